@@ -1,0 +1,1 @@
+//! The capture worker: reads the WAL and materializes effects.

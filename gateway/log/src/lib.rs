@@ -1,0 +1,1 @@
+//! The log contract, its subscription loop and its adapters.

@@ -1,0 +1,1 @@
+//! Tidegate's wire protocol: frames, codes, golden vectors.

@@ -1,0 +1,1 @@
+//! Hub, sessions, push and HTTP of the Tidegate gateway.

@@ -1,0 +1,1 @@
+//! The floors and baselines that loadtest compares Tidegate with.

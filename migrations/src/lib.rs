@@ -1,0 +1,1 @@
+//! Tidegate's SQL schema and the gated loader that installs it.
