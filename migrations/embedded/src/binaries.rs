@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::cluster::Cluster;
 use crate::error::{Error, NotFound};
 use crate::fetch;
 use crate::run_as::{self, RunAs};
@@ -69,6 +70,15 @@ impl Binaries {
     /// Finds a server of exactly this major version; version 18 is fetched if need be.
     pub fn find_version(major: u32) -> Result<Self, Error> {
         Search::from_env(None)?.version(major)
+    }
+
+    /// Finds the programs for the cluster of a folder: those of the version that made it, any if there is none yet.
+    pub fn find_for_cluster(dir: &Path, explicit: Option<&Path>) -> Result<Self, Error> {
+        let search = Search::from_env(explicit)?;
+        match Cluster::data_major(dir) {
+            Some(major) if search.explicit.is_none() => search.version(major),
+            _ => search.any(),
+        }
     }
 
     /// The real folder of the programs, symbolic links resolved.

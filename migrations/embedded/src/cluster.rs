@@ -1,7 +1,7 @@
 //! One cluster: a folder with its data, password, log and configuration, and the server that runs on it.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::binaries::{Binaries, Version};
+use crate::configuration;
 use crate::error::{Context, Error};
+use crate::initdb;
 use crate::port::PortReservation;
 use crate::postmaster::{PostmasterFile, is_alive, is_postmaster, signal, wait_until};
 use crate::run_as::RunAs;
@@ -101,11 +103,11 @@ impl Options {
 
 /// A cluster that this process has opened, running or not. Dropping it stops the server.
 pub struct Cluster {
-    options: Options,
-    run_as: Option<RunAs>,
+    pub(crate) options: Options,
+    pub(crate) run_as: Option<RunAs>,
     /// Canonical, so that it can be compared with a process's working folder.
-    dir: PathBuf,
-    data: PathBuf,
+    pub(crate) dir: PathBuf,
+    pub(crate) data: PathBuf,
     password: String,
     port: Option<PortReservation>,
     server: Option<Child>,
@@ -130,7 +132,7 @@ impl Cluster {
         if Self::data_major(&cluster.dir).is_some() {
             return Err(Error::AlreadyInitialised { dir: cluster.dir.clone() });
         }
-        cluster.initdb()?;
+        cluster.password = initdb::run(&cluster)?;
         Ok(cluster)
     }
 
@@ -199,49 +201,6 @@ impl Cluster {
             watchdog: None,
             lock: Some(lock),
         })
-    }
-
-    fn initdb(&mut self) -> Result<(), Error> {
-        self.password = generate_password().context(|| "generate a password".to_owned())?;
-        // initdb makes PG_VERSION early; a folder that it did not finish must not look like a cluster, so it
-        // works beside the final place.
-        let fresh = self.dir.join("data.new");
-        remove_folder(&fresh).context(|| format!("remove {}", fresh.display()))?;
-        fs::create_dir(&fresh).context(|| format!("create {}", fresh.display()))?;
-        let password_file = self.password_file();
-        write_private(&password_file, &self.password)
-            .context(|| format!("write {}", password_file.display()))?;
-        // The server's user cannot read ours.
-        let lent = self.dir.join("password.initdb");
-        write_private(&lent, &self.password).context(|| format!("write {}", lent.display()))?;
-        if let Some(user) = &self.run_as {
-            user.give(&fresh)?;
-            user.give(&lent)?;
-        }
-
-        let auth = match self.options.auth {
-            Auth::Scram => "scram-sha-256",
-            Auth::Password => "password",
-        };
-        let mut command = self.server_command("initdb")?;
-        command.arg("--pgdata").arg(&fresh).arg("--pwfile").arg(&lent);
-        command.args(["--username", SUPERUSER, "--auth", auth, "--encoding=UTF8"]);
-        command.args(locale_arguments(self.options.binaries.version()));
-        if self.options.lifetime == Lifetime::ThrowAway {
-            command.arg("--no-sync");
-        }
-        let output = command.stdin(Stdio::null()).output().context(|| "run initdb".to_owned())?;
-        let _ = fs::remove_file(&lent);
-        if !output.status.success() {
-            let _ = remove_folder(&fresh);
-            let text = [output.stdout, output.stderr].concat();
-            return Err(Error::Initdb {
-                dir: self.dir.clone(),
-                output: last_lines(&String::from_utf8_lossy(&text)),
-            });
-        }
-        remove_folder(&self.data).context(|| format!("remove {}", self.data.display()))?;
-        fs::rename(&fresh, &self.data).context(|| format!("move {} into place", fresh.display()))
     }
 
     /// Starts the server and returns once it accepts connections. Does nothing if it runs already.
@@ -351,39 +310,8 @@ impl Cluster {
         Err(Error::Start { dir: self.dir.clone(), why, log: read_log_tail(&log_path, log_start) })
     }
 
-    /// Everything is set in a file of ours that includes the cluster's own: nothing is written into the data folder,
-    /// which belongs to the server's user, and `alter system` still wins.
     fn write_configuration(&self, port: u16) -> Result<PathBuf, Error> {
-        let max_connections = self.options.max_connections.to_string();
-        let port = port.to_string();
-        let ours = [
-            ("listen_addresses", "127.0.0.1"),
-            ("port", port.as_str()),
-            ("unix_socket_directories", ""),
-            ("max_connections", max_connections.as_str()),
-            ("wal_level", "logical"),
-            ("max_wal_senders", "32"),
-            ("max_replication_slots", "32"),
-            ("log_destination", "stderr"),
-            ("logging_collector", "off"),
-            // Start-up failures are recognised by their English text.
-            ("lc_messages", "C"),
-            // Statements and DETAIL carry row values (Q1).
-            ("log_min_error_statement", "panic"),
-            ("log_error_verbosity", "terse"),
-        ];
-        let mut text = String::from("# Written at each start.\ninclude 'data/postgresql.conf'\n");
-        let theirs = self.options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        for (name, value) in ours.into_iter().chain(theirs) {
-            let bad = |why| Error::BadSetting { name: name.to_owned(), why };
-            if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.') {
-                return Err(bad("a name has letters, digits, dots and underscores only"));
-            }
-            if value.contains(['\n', '\r', '\0']) {
-                return Err(bad("a value cannot span lines"));
-            }
-            text.push_str(&format!("{name} = '{}'\n", value.replace('\\', "\\\\").replace('\'', "''")));
-        }
+        let text = configuration::text(port, &self.options)?;
         let path = self.dir.join("server.conf");
         let write = || {
             fs::write(&path, &text)?;
@@ -471,14 +399,8 @@ impl Cluster {
     /// A client program of this version (`psql`, `pg_dump`, `pgbench`, …) with its connection in the environment, so
     /// that the password never shows among the processes.
     pub fn tool(&self, name: &str, database: &str) -> Result<Command, Error> {
-        let mut command = Command::new(self.options.binaries.tool(name)?);
-        command
-            .env("PGHOST", "127.0.0.1")
-            .env("PGPORT", self.port().unwrap_or_default().to_string())
-            .env("PGUSER", SUPERUSER)
-            .env("PGPASSWORD", &self.password)
-            .env("PGDATABASE", database);
-        Ok(command)
+        let port = self.port().unwrap_or_default();
+        client_command(&self.options.binaries, name, port, &self.password, database)
     }
 
     /// The last lines of the server's log.
@@ -487,7 +409,7 @@ impl Cluster {
     }
 
     /// A program of the server, run as the right user, from a folder that this user can read.
-    fn server_command(&self, name: &str) -> Result<Command, Error> {
+    pub(crate) fn server_command(&self, name: &str) -> Result<Command, Error> {
         let mut command = Command::new(self.options.binaries.tool(name)?);
         command.current_dir("/").env("LC_ALL", "C");
         for name in ["PGDATA", "PGPORT", "PGHOST", "PGUSER", "PGPASSWORD", "PGDATABASE", "PGOPTIONS"] {
@@ -499,7 +421,7 @@ impl Cluster {
         Ok(command)
     }
 
-    fn password_file(&self) -> PathBuf {
+    pub(crate) fn password_file(&self) -> PathBuf {
         self.dir.join("password")
     }
 
@@ -548,34 +470,25 @@ impl Drop for Cluster {
     }
 }
 
-/// The same rules for letters on every platform that can have them. From 17 on the server brings C.UTF-8 itself; before, only
-/// Linux has it.
-fn locale_arguments(version: &Version) -> &'static [&'static str] {
-    if version.major() >= 17 {
-        &["--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"]
-    } else if cfg!(target_os = "linux") {
-        &["--locale=C.UTF-8"]
-    } else {
-        &["--locale=C"]
-    }
+/// A client program with its connection in the environment.
+pub(crate) fn client_command(
+    binaries: &Binaries,
+    name: &str,
+    port: u16,
+    password: &str,
+    database: &str,
+) -> Result<Command, Error> {
+    let mut command = Command::new(binaries.tool(name)?);
+    command
+        .env("PGHOST", "127.0.0.1")
+        .env("PGPORT", port.to_string())
+        .env("PGUSER", SUPERUSER)
+        .env("PGPASSWORD", password)
+        .env("PGDATABASE", database);
+    Ok(command)
 }
 
-fn generate_password() -> io::Result<String> {
-    let mut bytes = [0; 24];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    // An older file would keep its mode and owner.
-    match fs::remove_file(path) {
-        Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
-        _ => {}
-    }
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(text.as_bytes())
-}
-
-fn remove_folder(dir: &Path) -> io::Result<()> {
+pub(crate) fn remove_folder(dir: &Path) -> io::Result<()> {
     match fs::remove_dir_all(dir) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
@@ -593,7 +506,7 @@ fn read_log_tail(path: &Path, from: u64) -> String {
     last_lines(&String::from_utf8_lossy(&read().unwrap_or_default()))
 }
 
-fn last_lines(text: &str) -> String {
+pub(crate) fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
 }

@@ -42,8 +42,10 @@
 
 mod binaries;
 mod cluster;
+mod configuration;
 mod error;
 mod fetch;
+mod initdb;
 mod port;
 mod postmaster;
 mod run_as;

@@ -48,9 +48,20 @@ pub(crate) fn is_postmaster(pid: u32, data: &Path) -> bool {
     }
 }
 
-/// Whether a process of this number exists; one that has ended but was not waited for counts.
+/// Whether a process of this number runs. One that has ended and was not waited for yet does not (where /proc tells).
 pub(crate) fn is_alive(pid: u32) -> bool {
-    signal(pid, 0).is_ok_and(|there| there)
+    let zombie = || {
+        // "pid (name) state …": the name may hold anything, so the state is what follows the last parenthesis.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        Some(stat.rsplit_once(')')?.1.trim_start().starts_with('Z'))
+    };
+    signal(pid, 0).is_ok_and(|there| there) && zombie() != Some(true)
+}
+
+/// The text of a script without its comments: it shows among the processes.
+pub(crate) fn script(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Sends a signal; `false` if there is no such process. One that we may not signal counts as there.

@@ -10,6 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::postmaster::script;
+
 const SCRIPT: &str = include_str!("watchdog.sh");
 
 /// A running watchdog. Dropping it without `dismiss` makes it act.
@@ -24,7 +26,7 @@ impl Watchdog {
     /// `signal` is a name for `kill`, without SIG. `remove` is deleted once the server is gone.
     pub(crate) fn spawn(data: &Path, signal: &str, remove: Option<&Path>) -> io::Result<Self> {
         let shell = Command::new("/bin/sh")
-            .args(["-c", SCRIPT, "tidegate-watchdog"])
+            .args(["-c", &script(SCRIPT), "tidegate-watchdog"])
             .args([data.as_os_str(), OsStr::new(signal)])
             .args(remove)
             .stdin(Stdio::piped())

@@ -1,26 +1,31 @@
 //! The embedded PostgreSQL against real servers, 15 and 18.
 
-use tidegate_embedded::Stop;
-use tidegate_embedded::pg_test;
-use tidegate_embedded::testing::{TestDatabase, TestServer};
+mod clusters;
+mod parents;
+mod roles;
+mod servers;
 
-pg_test!(
-    NoSlots,
-    async fn a_database_per_test(db: TestDatabase) {
-        assert_eq!(
-            db.sql("select 1, null, 'x'").unwrap(),
-            [[Some("1".to_owned()), None, Some("x".to_owned())]]
-        );
-    }
-);
+/// Makes one test per PostgreSQL version out of a function of the major version.
+macro_rules! on_each_version {
+    ($($name:ident),+ $(,)?) => {$(
+        mod $name {
+            #[test]
+            fn pg15() {
+                super::super::asked_for(15).map(super::$name).unwrap_or_default()
+            }
+            #[test]
+            fn pg18() {
+                super::super::asked_for(18).map(super::$name).unwrap_or_default()
+            }
+        }
+    )+};
+}
+use on_each_version;
 
-pg_test!(
-    Private,
-    async fn restart_keeps_port(server: TestServer) -> Result<(), Box<dyn std::error::Error>> {
-        server.restart(Stop::Immediate)?;
-        server.kill()?;
-        server.start()?;
-        assert_eq!(server.sql("postgres", "select 1")?.len(), 1);
-        Ok(())
+fn asked_for(major: u32) -> Option<u32> {
+    let asked = tidegate_embedded::testing::majors().contains(&major);
+    if !asked {
+        eprintln!("TIDEGATE_TEST_PG leaves PostgreSQL {major} out: nothing is tested here");
     }
-);
+    asked.then_some(major)
+}

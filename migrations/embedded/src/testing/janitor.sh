@@ -6,6 +6,12 @@ pid=$1 data=$2 holders=$3 limit=$4
 idle=0
 trap '' INT HUP TERM
 
+# A process that has ended and was not waited for yet has no working folder.
+alive() {
+    kill -0 "$1" 2>/dev/null || return 1
+    [ ! -e /proc/self/cwd ] || readlink "/proc/$1/cwd" >/dev/null
+}
+
 ours() {
     kill -0 "$pid" 2>/dev/null || return 1
     [ "$(head -n 1 "$data/postmaster.pid" 2>/dev/null)" = "$pid" ] || return 1
@@ -17,7 +23,7 @@ while ours; do
     for holder in "$holders"/*; do
         [ -e "$holder" ] || continue
         used=yes
-        kill -0 "${holder##*/}" 2>/dev/null || rm -f -- "$holder"
+        alive "${holder##*/}" || rm -f -- "$holder"
     done
     if [ -n "$used" ]; then idle=0; else idle=$((idle + 1)); fi
     if [ "$idle" -gt "$limit" ] && rmdir -- "$holders"; then

@@ -4,6 +4,9 @@
 //! fsync and serve all test processes of a run; see [`Kind`] for which to take. A version that cannot be had is an
 //! error with its reason: a test that could not run fails.
 //!
+//! Roles and slots belong to the server, not to a database: on a shared server a test names them after its database,
+//! and drops its roles itself. A private server takes settings at its start, or by `alter system` and a restart.
+//!
 //! Environment: `TIDEGATE_TEST_PG=15,18` chooses the versions, `TIDEGATE_TEST_DIR` the servers' folder,
 //! `TIDEGATE_TEST_IDLE` the seconds after which an unused shared server stops, `TIDEGATE_TEST_KEEP` keeps databases.
 
@@ -17,10 +20,11 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::binaries::Binaries;
-use crate::cluster::{Auth, Cluster, Lifetime, Options, SUPERUSER, Stop};
+use crate::cluster::{Auth, Cluster, Lifetime, Options, SUPERUSER, Stop, client_command};
 use crate::error::Error;
 
 pub use shared::{TEST_DIR_VARIABLE, TEST_IDLE_VARIABLE};
@@ -144,8 +148,8 @@ impl TestServer {
     /// A server of the test's own with these settings on top: `&[("wal_sender_timeout", "2s")]`.
     pub fn private(major: u32, settings: &[(&str, &str)]) -> Result<Self, TestError> {
         let binaries = Binaries::find_version(major)?;
-        let dir = tempfile::Builder::new().prefix("private-").tempdir_in(shared::test_dir()?)?.keep();
-        let mut options = Options::new(binaries.clone(), &dir)
+        let folder = tempfile::Builder::new().prefix("private-").tempdir_in(shared::test_dir()?)?;
+        let mut options = Options::new(binaries.clone(), folder.path())
             .setting("max_wal_senders", "64")
             .setting("max_replication_slots", "64")
             .setting("log_error_verbosity", "default");
@@ -156,6 +160,7 @@ impl TestServer {
         options.lifetime = Lifetime::ThrowAway;
         let mut cluster = Cluster::init(options)?;
         cluster.start()?;
+        let dir = folder.keep();
         let inner = Inner {
             major,
             kind: Kind::Private,
@@ -201,6 +206,11 @@ impl TestServer {
     /// A connection string for the superuser.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://{SUPERUSER}:{}@127.0.0.1:{}/{database}", self.inner.password, self.inner.port)
+    }
+
+    /// A client program of this version, such as `psql`, with its connection in the environment.
+    pub fn tool(&self, name: &str, database: &str) -> Result<Command, TestError> {
+        Ok(client_command(&self.inner.binaries, name, self.inner.port, &self.inner.password, database)?)
     }
 
     /// Runs SQL on a connection of its own. Text in, text out.
@@ -357,7 +367,7 @@ pub fn server_for_test(major: u32, kind: Kind) -> Option<TestServer> {
 macro_rules! pg_test {
     (
         $(#[$meta:meta])*
-        $kind:ident, async fn $name:ident($arg:ident: $context:ty) $(-> $out:ty)? $body:block
+        $kind:ident, async fn $name:ident($arg:ident: $context:ty $(,)?) $(-> $out:ty)? $body:block
     ) => {
         $(#[$meta])*
         mod $name {

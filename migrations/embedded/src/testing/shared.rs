@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::{Kind, TestError};
 use crate::binaries::Binaries;
 use crate::cluster::{Auth, Cluster, Lifetime, Options};
-use crate::postmaster::{PostmasterFile, is_alive, is_postmaster, wait_until};
+use crate::postmaster::{PostmasterFile, is_alive, is_postmaster, script, wait_until};
 use crate::run_as;
 
 /// Names the folder of the test servers; else a folder of this user in the system's temporary folder.
@@ -140,7 +140,7 @@ fn spawn_janitor(dir: &Path, pid: u32, data: &Path, holders: &Path) -> io::Resul
     // The script compares the data folder with the server's working folder.
     let data = data.canonicalize()?;
     let janitor = Command::new("/bin/sh")
-        .args(["-c", JANITOR, "tidegate-janitor", &pid.to_string()])
+        .args(["-c", &script(JANITOR), "tidegate-janitor", &pid.to_string()])
         .args([&data, holders])
         .arg(idle.unwrap_or(IDLE_SECONDS).to_string())
         .stdin(Stdio::null())
