@@ -4,6 +4,7 @@
 //! TypeScript, the tables of `PROTOCOL.md` and the guard against unnoticed changes are all made from it.
 
 mod client;
+mod codes;
 mod declare;
 mod page;
 mod read;
@@ -14,6 +15,7 @@ mod wire;
 mod write;
 
 pub use client::*;
+pub use codes::{CloseCode, ErrorCode, RebuildReason, RejectionCode, Remedy};
 pub use page::{CUT, PageBuilder, RebuildPageBuilder};
 pub use read::{Limits, Malformed, Reader, Reason};
 pub use server::*;
@@ -21,7 +23,7 @@ pub use table::{DecodeError, Direction, Frame, FrameName, frame_name, frames};
 pub use value::{Base, Bin, Columns, Elements, Invalid, InvalidReason, Key, Secret, Value, decode_row};
 pub use wire::{Field, IntoOwned, MutationNumber, Record, ScopeNumber, Shape, UINT_MAX, Wire, Words};
 
-pub use tidegate_model::{ClientId, RegistryGeneration, RowVersion, ScopeDigest, TableId};
+pub use tidegate_model::{ClientId, RegistryGeneration, RowDigest, RowKey, RowVersion, ScopeDigest, TableId, row_digest};
 
 /// The protocol's number. Numbering starts at 3.
 pub const PROTOCOL_VERSION: u32 = 3;
