@@ -1,7 +1,8 @@
 //! Frames that clients send. This is the table: names, order, types and meaning of every field, once.
 
 use crate::declare::{frames, record, words};
-use crate::value::{Base, Bin, Columns, Secret, Value};
+use crate::opaque::{Bin, Secret};
+use crate::value::{Base, Columns, Value};
 use crate::wire::MutationNumber;
 use std::borrow::Cow;
 use tidegate_model::{ClientId, RegistryGeneration, TableId};

@@ -6,6 +6,7 @@
 mod client;
 mod codes;
 mod declare;
+mod opaque;
 mod page;
 mod read;
 mod server;
@@ -16,14 +17,17 @@ mod write;
 
 pub use client::*;
 pub use codes::{CloseCode, ErrorCode, RebuildReason, RejectionCode, Remedy};
+pub use opaque::{Bin, Secret};
 pub use page::{CUT, PageBuilder, RebuildPageBuilder};
 pub use read::{Limits, Malformed, Reader, Reason};
 pub use server::*;
 pub use table::{DecodeError, Direction, Frame, FrameName, frame_name, frames};
-pub use value::{Base, Bin, Columns, Elements, Invalid, InvalidReason, Key, Secret, Value, decode_row};
+pub use value::{Base, Columns, Elements, Invalid, InvalidReason, Key, Value, decode_row};
 pub use wire::{Field, IntoOwned, MutationNumber, Record, ScopeNumber, Shape, UINT_MAX, Wire, Words};
 
-pub use tidegate_model::{ClientId, RegistryGeneration, RowDigest, RowKey, RowVersion, ScopeDigest, TableId, row_digest};
+pub use tidegate_model::{
+    ClientId, RegistryGeneration, RowDigest, RowKey, RowVersion, ScopeDigest, TableId, row_digest,
+};
 
 /// The protocol's number. Numbering starts at 3.
 pub const PROTOCOL_VERSION: u32 = 3;

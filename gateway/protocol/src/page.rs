@@ -1,8 +1,8 @@
 //! Builders of the two frames that carry rows. Rows and keys are spliced in as the bytes that capture wrote; a page is encoded
 //! once and then shared by every socket that gets it, so its bytes have nothing of any one socket.
 
+use crate::opaque::Bin;
 use crate::server::EffectOp;
-use crate::value::Bin;
 use crate::wire::{ScopeNumber, Wire};
 use crate::write;
 use bytes::Bytes;

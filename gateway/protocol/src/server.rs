@@ -1,8 +1,9 @@
 //! Frames that the server sends. This is the table: names, order, types and meaning of every field, once.
 
 use crate::declare::{frames, record, tuple, words};
+use crate::opaque::Bin;
 use crate::read::{Malformed, Reader};
-use crate::value::{Bin, Key};
+use crate::value::Key;
 use crate::wire::{MutationNumber, ScopeNumber, Shape, Wire, Words, owned_already};
 use crate::write;
 use std::borrow::Cow;

@@ -1,3 +1,5 @@
 //! Tests of the wire protocol.
 
+mod choices;
+mod decoding;
 mod pages;
