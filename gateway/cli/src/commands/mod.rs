@@ -1,0 +1,14 @@
+//! One file per command.
+
+mod sql;
+
+use crate::args::{Args, Command};
+use std::process::ExitCode;
+
+/// Runs the command that was asked for.
+pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::Sql(sql) => sql::run(args, sql).await,
+        _ => anyhow::bail!("not wired"),
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests over the whole product: the workspace's shape, and capture and gateway end to end.
+
+mod arrows;
