@@ -1,8 +1,8 @@
-# Stops a shared test server once no process has used it for a while.
-# Run as: sh -c TEXT tidegate-janitor SERVER_PID DATA_FOLDER HOLDERS_FOLDER IDLE_SECONDS
+# Stops and removes a shared test server once no process has used it for a while.
+# Run as: sh -c TEXT tidegate-janitor SERVER_PID CLUSTER_FOLDER HOLDERS_FOLDER IDLE_SECONDS
 # Each user keeps a file named by its process id among the holders. Removing that folder succeeds only while it is
-# empty, in one step: after it nobody can join, and whoever wants the server waits for its end and starts a new one.
-pid=$1 data=$2 holders=$3 limit=$4
+# empty, in one step: after it nobody can join, and whoever wants a server waits for our end and makes a new one.
+pid=$1 cluster=$2 data=$2/data holders=$3 limit=$4
 idle=0
 trap '' INT HUP TERM
 
@@ -27,13 +27,14 @@ while ours; do
     done
     if [ -n "$used" ]; then idle=0; else idle=$((idle + 1)); fi
     if [ "$idle" -gt "$limit" ] && rmdir -- "$holders"; then
-        kill -INT "$pid"
+        kill -QUIT "$pid"
         waits=0
         while ours; do
             waits=$((waits + 1))
-            if [ "$waits" -eq 20 ]; then kill -QUIT "$pid"; fi
+            if [ "$waits" -eq 20 ]; then kill -KILL "$pid"; fi
             sleep 1
         done
+        rm -rf -- "$cluster"
         exit 0
     fi
     sleep 1

@@ -8,7 +8,7 @@
 //! and drops its roles itself. A private server takes settings at its start, or by `alter system` and a restart.
 //!
 //! Environment: `TIDEGATE_TEST_PG=15,18` chooses the versions, `TIDEGATE_TEST_DIR` the servers' folder,
-//! `TIDEGATE_TEST_IDLE` the seconds after which an unused shared server stops, `TIDEGATE_TEST_KEEP` keeps databases.
+//! `TIDEGATE_TEST_IDLE` the seconds after which an unused shared server goes, `TIDEGATE_TEST_KEEP` keeps databases.
 
 mod blocking;
 mod shared;
@@ -24,7 +24,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::binaries::Binaries;
-use crate::cluster::{Auth, Cluster, Lifetime, Options, SUPERUSER, Stop, client_command};
+use crate::cluster::{Cluster, Lifetime, SUPERUSER, Stop, client_command};
 use crate::error::Error;
 
 pub use shared::{TEST_DIR_VARIABLE, TEST_IDLE_VARIABLE};
@@ -140,7 +140,7 @@ impl TestServer {
             cluster: None,
         };
         let server = Self { inner: Arc::new(inner) };
-        template::sweep(&mut server.session("postgres")?, place.fresh)?;
+        template::sweep(&mut server.session("postgres")?)?;
         joined.insert((major, kind), server.clone());
         Ok(server)
     }
@@ -149,14 +149,10 @@ impl TestServer {
     pub fn private(major: u32, settings: &[(&str, &str)]) -> Result<Self, TestError> {
         let binaries = Binaries::find_version(major)?;
         let folder = tempfile::Builder::new().prefix("private-").tempdir_in(shared::test_dir()?)?;
-        let mut options = Options::new(binaries.clone(), folder.path())
-            .setting("max_wal_senders", "64")
-            .setting("max_replication_slots", "64")
-            .setting("log_error_verbosity", "default");
+        let mut options = shared::test_options(binaries.clone(), folder.path());
         for (name, value) in settings {
             options = options.setting(name, value);
         }
-        options.auth = Auth::Password;
         options.lifetime = Lifetime::ThrowAway;
         let mut cluster = Cluster::init(options)?;
         cluster.start()?;

@@ -9,11 +9,9 @@ use super::sql::Session;
 use super::{Kind, Rows, TestError, TestServer};
 use crate::postmaster::{is_alive, wait_until};
 
-/// Set to keep the databases of tests, for a look afterwards, until the server is started anew.
+/// Set to keep the databases of tests, for a look at them as long as their server runs.
 pub const TEST_KEEP_VARIABLE: &str = "TIDEGATE_TEST_KEEP";
 
-/// More than this many templates at a server's start means that old schemas pile up: all go.
-const TEMPLATES_MAX: usize = 12;
 /// SQLSTATE object_in_use.
 const IN_USE: &str = "55006";
 
@@ -112,21 +110,12 @@ pub(super) fn drop_database(session: &mut Session, name: &str) -> Result<(), Tes
     session.query(&format!("drop database if exists {name} with (force)")).map(drop)
 }
 
-/// Drops the databases of test processes that have died. A server just started has no users: all databases go,
-/// and all templates if they have become many.
-pub(super) fn sweep(session: &mut Session, fresh: bool) -> Result<(), TestError> {
-    let rows = session.query("select datname from pg_database where datname ~ '^(t|tpl)_'")?;
-    let names: Vec<String> = rows.into_iter().flatten().flatten().collect();
-    let templates = names.iter().filter(|name| name.starts_with("tpl_")).count();
-    for name in &names {
-        let stale = match name.strip_prefix("t_") {
-            Some(rest) => {
-                let pid = rest.split('_').next().and_then(|pid| pid.parse().ok());
-                pid.is_none_or(|pid| pid != std::process::id() && !is_alive(pid))
-            }
-            None => fresh && templates > TEMPLATES_MAX,
-        };
-        if stale {
+/// Drops the databases of test processes that have died.
+pub(super) fn sweep(session: &mut Session) -> Result<(), TestError> {
+    let rows = session.query("select datname from pg_database where datname like 't\\_%'")?;
+    for name in rows.iter().flatten().flatten() {
+        let pid = name.split('_').nth(1).and_then(|pid| pid.parse().ok());
+        if pid.is_some_and(|pid| !is_alive(pid)) {
             // Two processes may sweep the same one.
             let _ = drop_database(session, name);
         }
