@@ -170,7 +170,14 @@ impl Search {
     fn search(&self, major: Option<u32>) -> Result<Binaries, Error> {
         let mut failure = NotFound { major, ..NotFound::default() };
         let mut found: Option<Binaries> = None;
+        let mut seen = Vec::new();
         let mut consider = |label: String, dir: &Path, looked: &mut Vec<String>| {
+            let real = dir.join("postgres").canonicalize().ok();
+            if real.is_some() && seen.contains(&real) {
+                // A link from PATH, most often.
+                return false;
+            }
+            seen.push(real);
             match Binaries::examine(dir, self.run_as.as_ref()) {
                 Ok(candidate) if major.is_none_or(|major| major == candidate.version.major) => {
                     found = Some(candidate);
