@@ -29,7 +29,8 @@
 //!    batch.push(piece) …                               // several whole transactions, or one piece of a large one
 //!    let needs = batch.row_needs();                    // round 1: one query per relation
 //!    batch.provide_row(relation, key_index, row) …     // those that exist; the others are absent
-//!    let needs = batch.project()?;                     // round 2: one query for scopes, one for grant pairs
+//!    let batch = batch.project()?;
+//!    let needs = batch.needs();                        // round 2: one query for scopes, one for grant pairs
 //!    let (writes, carry) = batch.finish(answers)?;     // execute every list, commit if carry.is_complete()
 //!    ```
 //!
@@ -62,15 +63,35 @@
 
 pub mod decode;
 
+mod assemble;
+mod batch;
+mod carry;
+mod effects;
 mod failure;
+mod layout;
+mod manifest;
+mod membership;
 mod needs;
+mod pair;
+mod project;
+mod record;
+mod spool;
+mod transaction;
 mod writes;
 
+pub use assemble::{Assembler, Step};
+pub use batch::{Batch, ProjectedBatch, projected_digest};
+pub use carry::Carry;
 pub use failure::{EXPLANATION_BYTES_MAX, Failure, FailureClass, NextAct, StreamError};
+pub use manifest::{Manifest, Run, verify_replay};
+pub use membership::{Membership, evaluate};
 pub use needs::{
     GrantPair, NamedScope, OldRow, RelationRowNeeds, RowNeeds, ScopeAnswer, ScopeAnswers, ScopeNeeds,
     ScopeTotals,
 };
+pub use pair::{PairedTransaction, Piece, PieceLimits};
+pub use spool::{FileSpool, MemorySpool, Spool, SpoolFactory};
+pub use transaction::{Header, Limits, Transaction};
 pub use writes::{
     ActivationColumns, EdgeColumns, EffectColumns, EffectOperation, FenceColumns, GrantColumns,
     GrantEffectColumns, GrantKeyColumns, Marker, NewScopeColumns, ProjectionWrites, RowColumns, ScopeColumns,

@@ -1,0 +1,491 @@
+//! Last stage, around `project`, `membership` and `effects`. Takes pieces of paired transactions in stream order, asks for old
+//! state in two rounds, gives the [`Writes`] of one database transaction. Pure: what it needs is data, and so are the answers.
+//!
+//! Transactions of one batch see each other in order and are each evaluated at their own end; only physical writes are netted (R2).
+
+use crate::Failure;
+use crate::carry::{Carry, Unfinished};
+use crate::effects::{EffectOrdinals, NetEffect, order};
+use crate::membership::evaluate;
+use crate::needs::{OldRow, RelationRowNeeds, RowNeeds, ScopeAnswers, ScopeNeeds};
+use crate::pair::{Piece, PieceEnd, WriteFence};
+use crate::project::RowDelta;
+use crate::transaction::Header;
+use crate::writes::{EdgeColumns, EffectOperation, Marker, ProjectionWrites, RowColumns, Writes};
+use bytes::Bytes;
+use std::collections::HashMap;
+use tidegate_model::{
+    Relation, RelationId, RowDigest, RowKey, RowOperation, RowVersion, ScopeId, TableId, row_digest,
+};
+
+/// Digest of a projected row; rows of a dependency, which no client sees, are digested under table 0, which no table has.
+pub fn projected_digest(relation: &Relation, key: &RowKey, version: RowVersion, row: &[u8]) -> RowDigest {
+    row_digest(relation.table_id.unwrap_or(TableId(0)), key, version, row)
+}
+
+/// A batch that still takes pieces and old rows.
+#[derive(Default)]
+pub struct Batch {
+    carry: Carry,
+    transactions: Vec<PendingTransaction>,
+    rows: Vec<RowState>,
+    relations: Vec<RelationRows>,
+}
+
+/// A batch whose rows are projected and whose membership is evaluated: it waits for scopes and pairs.
+pub struct ProjectedBatch {
+    batch: Batch,
+    needs: ScopeNeeds,
+}
+
+struct PendingTransaction {
+    header: Header,
+    changes: Vec<Change>,
+    write_fences: Vec<WriteFence>,
+    end: Option<PieceEnd>,
+}
+
+/// What one transaction does to one row.
+struct Change {
+    row: usize,
+    delta: RowDelta,
+    after: Option<Image>,
+    /// Slots of pairs that the row begins to grant, and ceases to.
+    granted: Vec<usize>,
+    revoked: Vec<usize>,
+}
+
+/// A row image with what follows from it.
+struct Image {
+    row: Bytes,
+    digest: RowDigest,
+    /// Slots of the scopes that the row is in.
+    scopes: Vec<usize>,
+}
+
+/// A row that the batch touches.
+struct RowState {
+    key: RowKey,
+    key_index: Bytes,
+    wire_key: Bytes,
+    relation: RelationId,
+    table: Option<TableId>,
+    /// First operation on it: says whether the projection must have it.
+    first: RowOperation,
+    /// As the projection has it.
+    stored: Option<OldRow>,
+    /// As the batch has projected it so far.
+    current: Option<(RowVersion, Bytes)>,
+    /// Slots of the pairs that it grants, as projected so far.
+    grants: Vec<usize>,
+    /// As effects have been worked out so far.
+    live: Option<(RowDigest, Vec<ScopeId>)>,
+}
+
+struct RelationRows {
+    relation: RelationId,
+    by_key: HashMap<Bytes, usize>,
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Batch {
+        Batch::default()
+    }
+
+    /// A batch for the next piece of a large transaction.
+    pub fn resume(carry: Carry) -> Batch {
+        Batch { carry, ..Batch::default() }
+    }
+
+    /// Number of rows that it touches.
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Number of transactions in it, complete or not.
+    pub fn transactions(&self) -> usize {
+        self.transactions.len()
+    }
+
+    /// Adds a piece. Whole transactions follow each other; a piece of a large transaction has a batch of its own.
+    pub fn push(&mut self, piece: Piece) {
+        debug_assert!(
+            self.transactions.last().is_none_or(|t| t.end.is_some()),
+            "only a whole transaction is followed by another"
+        );
+        let changes = piece.rows.into_iter().map(|row| {
+            let at = self.row(row.key, &row.delta);
+            Change { row: at, delta: row.delta, after: None, granted: Vec::new(), revoked: Vec::new() }
+        });
+        let changes = changes.collect();
+        self.transactions.push(PendingTransaction {
+            header: piece.header,
+            changes,
+            write_fences: piece.write_fences,
+            end: piece.end,
+        });
+    }
+
+    fn row(&mut self, key: RowKey, delta: &RowDelta) -> usize {
+        let relation = delta.layout.relation();
+        let rows = match self.relations.iter().position(|rows| rows.relation == relation.relation_id) {
+            Some(at) => &mut self.relations[at],
+            None => {
+                self.relations.push(RelationRows { relation: relation.relation_id, by_key: HashMap::new() });
+                self.relations.last_mut().expect("pushed above")
+            }
+        };
+        let key_index = Bytes::from(key.index_bytes());
+        *rows.by_key.entry(key_index).or_insert_with_key(|key_index| {
+            self.rows.push(RowState {
+                wire_key: key.wire().into(),
+                key,
+                key_index: key_index.clone(),
+                relation: relation.relation_id,
+                table: relation.table_id,
+                first: delta.first,
+                stored: None,
+                current: None,
+                grants: Vec::new(),
+                live: None,
+            });
+            self.rows.len() - 1
+        })
+    }
+
+    /// Round 1: old rows, by relation.
+    pub fn row_needs(&self) -> RowNeeds {
+        let needs = |rows: &RelationRows| RelationRowNeeds {
+            relation: rows.relation,
+            present: Vec::new(),
+            absent: Vec::new(),
+        };
+        let mut relations: Vec<RelationRowNeeds> = self.relations.iter().map(needs).collect();
+        for row in &self.rows {
+            let Some(needs) = relations.iter_mut().find(|needs| needs.relation == row.relation) else {
+                continue;
+            };
+            match row.first {
+                RowOperation::Insert => needs.absent.push(row.key_index.clone()),
+                RowOperation::Update | RowOperation::Delete => needs.present.push(row.key_index.clone()),
+            }
+        }
+        RowNeeds { relations }
+    }
+
+    /// Answers round 1 for one row that exists. Rows that were not asked for are ignored.
+    pub fn provide_row(&mut self, relation: RelationId, key_index: &[u8], old: OldRow) {
+        let rows = self.relations.iter().find(|rows| rows.relation == relation);
+        let Some(row) = rows.and_then(|rows| rows.by_key.get(key_index)) else { return };
+        let row = &mut self.rows[*row];
+        row.current = Some((old.version, old.row.clone()));
+        let mut scopes = old.scopes.clone();
+        scopes.sort_unstable();
+        row.live = Some((old.digest, scopes));
+        let mut grants: Vec<usize> =
+            old.grants.iter().map(|pair| self.carry.pairs.slot(pair.clone())).collect();
+        grants.sort_unstable();
+        row.grants = grants;
+        row.stored = Some(old);
+    }
+
+    /// Applies every transaction to the rows, evaluates membership at each transaction's end, and asks for round 2.
+    ///
+    /// # Errors
+    /// A blocking failure, placed at its transaction.
+    pub fn project(mut self) -> Result<ProjectedBatch, Failure> {
+        for transaction in &mut self.transactions {
+            let header = transaction.header;
+            for change in &mut transaction.changes {
+                let row = &mut self.rows[change.row];
+                project_change(change, row, &mut self.carry)
+                    .map_err(|f| f.at(header.commit_lsn, Some(header.end_lsn)))?;
+            }
+        }
+        let ids = self
+            .rows
+            .iter()
+            .filter_map(|row| row.live.as_ref())
+            .flat_map(|(_, scopes)| scopes.iter().copied());
+        let needs = self.carry.needs(ids);
+        Ok(ProjectedBatch { batch: self, needs })
+    }
+}
+
+fn project_change(change: &mut Change, row: &mut RowState, carry: &mut Carry) -> Result<(), Failure> {
+    let delta = &change.delta;
+    let relation = delta.layout.relation();
+    let image = delta.apply(row.current.as_ref().map(|(version, row)| (*version, row)))?;
+    let mut grants = Vec::new();
+    change.after = image.as_ref().map(|image| {
+        let membership = evaluate(delta.layout.snapshot(), relation, image);
+        grants = membership.grants.into_iter().map(|pair| carry.pairs.slot(pair)).collect();
+        Image {
+            digest: projected_digest(relation, &row.key, delta.version, image),
+            row: image.clone(),
+            scopes: membership.scopes.into_iter().map(|name| carry.scopes.slot(name)).collect(),
+        }
+    });
+    if grants != row.grants {
+        grants.sort_unstable();
+        change.granted =
+            grants.iter().copied().filter(|slot| row.grants.binary_search(slot).is_err()).collect();
+        change.revoked =
+            row.grants.iter().copied().filter(|slot| grants.binary_search(slot).is_err()).collect();
+        change.granted.iter().chain(&change.revoked).for_each(|slot| carry.pairs.need(*slot));
+        row.grants = grants;
+    }
+    row.current = image.map(|image| (delta.version, image));
+    Ok(())
+}
+
+impl ProjectedBatch {
+    /// Round 2: scopes and grant pairs.
+    pub fn needs(&self) -> &ScopeNeeds {
+        &self.needs
+    }
+
+    /// Works out edges, effects and totals, transaction by transaction, and gives everything that is to be written. The
+    /// caller commits only if the [`Carry`] is complete, and hands it to the next piece otherwise.
+    ///
+    /// # Errors
+    /// A blocking failure, placed at its transaction where one is to blame.
+    pub fn finish(self, answers: ScopeAnswers) -> Result<(Writes, Carry), Failure> {
+        let Batch { mut carry, transactions, mut rows, relations } = self.batch;
+        let place = |failure: Failure, header: &Header| failure.at(header.commit_lsn, Some(header.end_lsn));
+        carry.resolve(&self.needs, &answers).map_err(|failure| match transactions.as_slice() {
+            [only] => place(failure, &only.header),
+            _ => failure,
+        })?;
+        let mut writes = Writes::default();
+        for transaction in transactions {
+            let header = transaction.header;
+            materialize(transaction, &mut rows, &mut carry, &mut writes)
+                .map_err(|failure| place(failure, &header))?;
+        }
+        write_rows(&rows, &relations, &carry, &mut writes);
+        carry.write(&mut writes);
+        Ok((writes, carry))
+    }
+}
+
+/// One transaction, or one piece of it: its effects and its records.
+fn materialize(
+    transaction: PendingTransaction,
+    rows: &mut [RowState],
+    carry: &mut Carry,
+    writes: &mut Writes,
+) -> Result<(), Failure> {
+    let commit_lsn = transaction.header.commit_lsn;
+    let mut sums = carry.unfinished.take().unwrap_or_default();
+    let changes = &transaction.changes;
+    let mut edges = Vec::with_capacity(changes.len());
+    for change in changes {
+        let scopes = match &change.after {
+            None => Vec::new(),
+            Some(image) => {
+                let ids: Result<Vec<ScopeId>, Failure> =
+                    image.scopes.iter().map(|slot| carry.scopes.id(*slot)).collect();
+                let mut ids = ids?;
+                ids.sort_unstable();
+                ids
+            }
+        };
+        edges.push(scopes);
+        change.revoked.iter().for_each(|slot| carry.pairs.add(*slot, -1));
+        change.granted.iter().for_each(|slot| carry.pairs.add(*slot, 1));
+    }
+    let mut effects = net_effects(changes, &edges, rows);
+    order(&mut effects);
+    let mut ordinals = EffectOrdinals::default();
+    for effect in &effects {
+        let ordinal = ordinals.next(effect);
+        let change = &changes[effect.change];
+        let totals = carry.scopes.apply(
+            effect.scope,
+            effect.before,
+            effect.after,
+            (commit_lsn, effect.event_ordinal, ordinal),
+        )?;
+        let row = change
+            .after
+            .as_ref()
+            .filter(|_| effect.operation == EffectOperation::Upsert)
+            .map(|image| image.row.clone());
+        let key = rows[change.row].wire_key.clone();
+        sums.effect_count += 1;
+        // Key, version and row: what a frame carries of it, give or take its framing.
+        sums.effect_bytes += (key.len() + 16 + row.as_ref().map_or(0, Bytes::len)) as i64;
+        let columns = &mut writes.effects;
+        columns.scope_id.push(effect.scope.0);
+        columns.commit_lsn.push(commit_lsn);
+        columns.event_ordinal.push(effect.event_ordinal as i64);
+        columns.effect_ordinal.push(ordinal);
+        columns.op.push(effect.operation as i16);
+        columns.table_id.push(effect.table.0);
+        columns.key.push(key);
+        columns.version.push(change.delta.version.0);
+        columns.row.push(row);
+        columns.schema_version.push(change.delta.layout.snapshot().generation.0);
+        columns.digest_after.push(totals.digest.to_bytes());
+        columns.count_after.push(totals.row_count);
+    }
+    drop(effects);
+    for (change, scopes) in changes.iter().zip(edges) {
+        rows[change.row].live = change.after.as_ref().map(|image| (image.digest, scopes));
+    }
+    write_fences(&transaction, writes);
+    match transaction.end {
+        None => carry.unfinished = Some(sums),
+        Some(end) => {
+            carry.pairs.settle(commit_lsn, &mut writes.grant_effects)?;
+            write_record(&transaction.header, end, sums, writes);
+        }
+    }
+    Ok(())
+}
+
+/// R6: from the row before and after the transaction, at most one effect per scope.
+fn net_effects<'r>(changes: &[Change], edges: &[Vec<ScopeId>], rows: &'r [RowState]) -> Vec<NetEffect<'r>> {
+    let mut effects = Vec::with_capacity(changes.len());
+    for (index, (change, after)) in changes.iter().zip(edges).enumerate() {
+        let row = &rows[change.row];
+        let Some(table) = row.table else { continue };
+        let (old_digest, before): (Option<RowDigest>, &[ScopeId]) = match &row.live {
+            None => (None, &[]),
+            Some((digest, scopes)) => (Some(*digest), scopes),
+        };
+        let new_digest = change.after.as_ref().map(|image| image.digest);
+        let effect = |scope: ScopeId, operation, before, after| NetEffect {
+            event_ordinal: change.delta.last_ordinal,
+            scope,
+            table,
+            key: &row.key,
+            operation,
+            before,
+            after,
+            change: index,
+        };
+        for scope in after {
+            let stays = before.binary_search(scope).is_ok();
+            effects.push(effect(*scope, EffectOperation::Upsert, old_digest.filter(|_| stays), new_digest));
+        }
+        for scope in before.iter().filter(|scope| after.binary_search(scope).is_err()) {
+            effects.push(effect(*scope, EffectOperation::Delete, old_digest, None));
+        }
+    }
+    effects
+}
+
+fn write_fences(transaction: &PendingTransaction, writes: &mut Writes) {
+    for fence in &transaction.write_fences {
+        writes.fences.fence_id.push(fence.fence.0);
+        writes.fences.mutation_id.push(fence.mutation.0);
+        writes.fences.relation_id.push(fence.relation.0);
+        writes.fences.key.push(fence.key.clone());
+        writes.fences.version.push(fence.version.0);
+        writes.fences.materialized_commit_lsn.push(transaction.header.commit_lsn);
+    }
+}
+
+fn write_record(header: &Header, end: PieceEnd, sums: Unfinished, writes: &mut Writes) {
+    let columns = &mut writes.transactions;
+    columns.commit_lsn.push(header.commit_lsn);
+    columns.end_lsn.push(header.end_lsn);
+    columns.xid.push(i64::from(header.xid));
+    columns.committed_at_pg_micros.push(header.committed_at_pg_micros);
+    columns.event_count.push(header.event_count as i64);
+    columns.effect_count.push(sums.effect_count);
+    columns.effect_bytes.push(sums.effect_bytes);
+    columns.manifest.push(end.manifest);
+    for (generation, first_event_ordinal) in end.activations {
+        writes.activations.registry_generation.push(generation);
+        writes.activations.commit_lsn.push(header.commit_lsn);
+        writes.activations.first_event_ordinal.push(first_event_ordinal as i64);
+    }
+    let marker = |nonce| Marker { nonce, commit_lsn: header.commit_lsn, end_lsn: header.end_lsn };
+    writes.markers.extend(end.markers.into_iter().map(marker));
+}
+
+/// The physical end state of every row: what the projection had against what it has now.
+fn write_rows(rows: &[RowState], relations: &[RelationRows], carry: &Carry, writes: &mut Writes) {
+    let empty = |rows: &RelationRows| ProjectionWrites {
+        relation: rows.relation,
+        insert: RowColumns::default(),
+        update: RowColumns::default(),
+        delete: Vec::new(),
+    };
+    writes.projections = relations.iter().map(empty).collect();
+    for row in rows {
+        let Some(at) = relations.iter().position(|rows| rows.relation == row.relation) else { continue };
+        let projection = &mut writes.projections[at];
+        let (mut before, after): (Vec<ScopeId>, &[ScopeId]) = (
+            row.stored.as_ref().map(|old| old.scopes.clone()).unwrap_or_default(),
+            row.live.as_ref().map_or(&[], |(_, scopes)| scopes),
+        );
+        before.sort_unstable();
+        write_edges(
+            row,
+            after.iter().filter(|id| before.binary_search(id).is_err()),
+            &mut writes.edges_added,
+        );
+        write_edges(
+            row,
+            before.iter().filter(|id| after.binary_search(id).is_err()),
+            &mut writes.edges_removed,
+        );
+        match (&row.current, &row.live) {
+            (Some((version, image)), Some((digest, scopes))) => {
+                let columns =
+                    if row.stored.is_some() { &mut projection.update } else { &mut projection.insert };
+                columns.key_index.push(row.key_index.clone());
+                columns.version.push(version.0);
+                columns.row.push(image.clone());
+                columns.digest.push(digest.0);
+                columns.scope_ids.push(array_literal(scopes));
+                columns.grants.push(grants_literal(&row.grants, carry));
+            }
+            _ if row.stored.is_some() => projection.delete.push(row.key_index.clone()),
+            _ => {}
+        }
+    }
+    writes.projections.sort_unstable_by_key(|projection| projection.relation);
+}
+
+fn write_edges<'i>(row: &RowState, ids: impl Iterator<Item = &'i ScopeId>, columns: &mut EdgeColumns) {
+    for id in ids {
+        columns.scope_id.push(id.0);
+        columns.relation_id.push(row.relation.0);
+        columns.key_index.push(row.key_index.clone());
+    }
+}
+
+fn array_literal(ids: &[ScopeId]) -> String {
+    use std::fmt::Write;
+    let mut text = String::with_capacity(2 + ids.len() * 8);
+    text.push('{');
+    for (at, id) in ids.iter().enumerate() {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{}{}", if at > 0 { "," } else { "" }, id.0);
+    }
+    text.push('}');
+    text
+}
+
+/// Pairs in the order of subject and scope, so that equal sets have equal text.
+fn grants_literal(slots: &[usize], carry: &Carry) -> Option<String> {
+    if slots.is_empty() {
+        return None;
+    }
+    let pair = |slot: &usize| {
+        let pair = carry.pairs.pair(*slot);
+        [pair.subject.0.as_str(), pair.scope.0.as_str()]
+    };
+    let mut pairs: Vec<[&str; 2]> = slots.iter().map(pair).collect();
+    pairs.sort_unstable();
+    Some(
+        serde_json::Value::from_iter(pairs.into_iter().map(|pair| serde_json::Value::from(pair.to_vec())))
+            .to_string(),
+    )
+}
