@@ -1,1 +1,19 @@
 //! Tidegate's SQL schema and the gated loader that installs it.
+//!
+//! First thing that every process does with a database: [`connect_and_load`] replays the files of `sql/` if, and only
+//! if, what this program carries differs from what the database was last loaded with (L1). Then [`definition::plan`]
+//! and [`definition::apply`] bring the registrations of a file to it. The SQL itself holds the one parser of
+//! definitions; this crate only hands them over.
+//!
+//! No data repair exists yet: one would run where the generation changes (L9), never on a mere connect.
+
+pub mod definition;
+mod files;
+mod gate;
+mod load;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use files::{File, GENERATION, LOADER, Schema};
+pub use gate::{Decision, Mine, Reason, Stamp, decide};
+pub use load::{LoadError, LoadOptions, Loaded, connect_and_load, force_replay, load_schema, read_stamp};
