@@ -1,5 +1,8 @@
 //! Tests of the wire protocol.
 
+mod bless;
 mod choices;
 mod decoding;
+mod json;
 mod pages;
+mod vectors;
