@@ -6,6 +6,7 @@ mod process;
 mod replica;
 mod report;
 mod stage;
+mod verify;
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -33,6 +34,8 @@ struct Args {
 enum Command {
     /// Committed rows to many subscribers, against an unsafe relay.
     Fanout(fanout::Fanout),
+    /// Random writes, pushes and kills; then every client against the tables.
+    Verify(verify::Verify),
 }
 
 fn main() -> ExitCode {
@@ -58,5 +61,6 @@ async fn run(args: &Args) -> anyhow::Result<()> {
     };
     match &args.command {
         Command::Fanout(fanout) => fanout::run(fanout, &binary, args.postgres, args.json).await,
+        Command::Verify(verify) => verify::run(verify, &binary, args.postgres, args.json).await,
     }
 }
