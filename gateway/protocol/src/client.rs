@@ -70,7 +70,7 @@ frames! {
         "new" new: bool,
         /// Schema version of the manifest that the client holds.
         "sv" sv: Option<RegistryGeneration>,
-        /// Mutations that were accepted but not yet materialized as far as the client knows: it will be told of each (V6).
+        /// Mutations that were accepted but not yet materialized as far as the client knows: it will be told of each.
         "await" awaited: Vec<MutationNumber>,
         /// Every outcome up to this number has been stored by the client and may be forgotten by the server.
         "acked" acked: MutationNumber,
@@ -104,7 +104,7 @@ frames! {
     "push" Push<'a> {
         /// The client's number for this request.
         "ref" reference: u64,
-        /// Id of the batch: 16 random bytes, the same whenever it is sent again.
+        /// Id of the batch: 16 random bytes. Sent again, a batch keeps its id and its members.
         "batch" batch: Uuid,
         /// Whether all mutations must be accepted for any to be. Otherwise each stands alone.
         "atomic" atomic: bool,

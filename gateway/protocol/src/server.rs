@@ -164,7 +164,7 @@ record! {
         "n" number: MutationNumber,
         /// How it ended.
         "status" status: MutationStatus,
-        /// The version that an accepted mutation produced; nil for a delete or when nothing changed.
+        /// The version that an accepted mutation produced.
         "version" version: Option<RowVersion>,
         /// Why it was not accepted: a rejection code.
         "code" code: Option<Cow<'a, str>>,
@@ -281,7 +281,7 @@ frames! {
         "results" results: Vec<MutationResult<'a>>,
     }
 
-    /// Pages are held back until these mutations of the client have come round (V2). The client has only to wait.
+    /// Pages are held back until these mutations of the client have come round. The client has only to wait.
     "capture_pending" CapturePending {
         /// Mutation numbers; the first ones, if there are many.
         "numbers" numbers: Vec<MutationNumber>,

@@ -5,4 +5,6 @@ mod choices;
 mod decoding;
 mod json;
 mod pages;
+mod text;
+mod typescript;
 mod vectors;
