@@ -1,5 +1,6 @@
 //! Load tests and verification for Tidegate: speaks the protocol like a client, knows no server code.
 
+mod baseline;
 mod connection;
 mod fanout;
 mod process;
@@ -34,6 +35,8 @@ struct Args {
 enum Command {
     /// Committed rows to many subscribers, against an unsafe relay.
     Fanout(fanout::Fanout),
+    /// The first start over existing rows, against COPY of the same rows.
+    Baseline(baseline::Baseline),
     /// Random writes, pushes and kills; then every client against the tables.
     Verify(verify::Verify),
 }
@@ -61,6 +64,7 @@ async fn run(args: &Args) -> anyhow::Result<()> {
     };
     match &args.command {
         Command::Fanout(fanout) => fanout::run(fanout, &binary, args.postgres, args.json).await,
+        Command::Baseline(baseline) => baseline::run(baseline, &binary, args.postgres, args.json).await,
         Command::Verify(verify) => verify::run(verify, &binary, args.postgres, args.json).await,
     }
 }

@@ -93,11 +93,6 @@ impl Tidegate {
         self.child.id()
     }
 
-    /// Whether it still runs.
-    pub fn is_running(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
-    }
-
     /// `kill -9`, and waits until it is gone.
     ///
     /// # Errors

@@ -14,6 +14,15 @@ pub fn start_logging(args: &Args) {
     }
 }
 
+/// A result: text for people, or with `--json` one line of JSON.
+pub fn print(args: &Args, json: &serde_json::Value, text: impl FnOnce() -> String) {
+    if args.json {
+        println!("{json}");
+    } else {
+        println!("{}", text());
+    }
+}
+
 /// One line, or one JSON object with `--json`.
 pub fn print_error(args: &Args, error: &anyhow::Error) {
     if args.json {

@@ -67,6 +67,20 @@ pub fn connect_options(url: &str) -> anyhow::Result<PgConnectOptions> {
     }
 }
 
+/// A pool on the target.
+pub async fn pool(args: &Args, connections: u32) -> anyhow::Result<sqlx::PgPool> {
+    pool_of(&database_url(args)?, connections).await
+}
+
+/// A pool on the database of this URL.
+pub async fn pool_of(url: &str, connections: u32) -> anyhow::Result<sqlx::PgPool> {
+    sqlx::postgres::PgPoolOptions::new()
+        .max_connections(connections)
+        .connect_with(connect_options(url)?)
+        .await
+        .map_err(|error| anyhow::anyhow!("connect to the database: {}", crate::output::database_error(&error)))
+}
+
 /// One connection to the target.
 pub async fn connect(args: &Args) -> anyhow::Result<PgConnection> {
     let options = connect_options(&database_url(args)?)?;

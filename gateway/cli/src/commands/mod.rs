@@ -1,5 +1,7 @@
 //! One file per command.
 
+mod apply;
+mod migrate;
 mod sql;
 
 use crate::args::{Args, Command};
@@ -8,6 +10,8 @@ use std::process::ExitCode;
 /// Runs the command that was asked for.
 pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
+        Command::Migrate(migrate) => migrate::run(args, migrate).await,
+        Command::Apply(apply) => apply::run(args, apply).await,
         Command::Sql(sql) => sql::run(args, sql).await,
         _ => anyhow::bail!("not wired"),
     }

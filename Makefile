@@ -1,0 +1,34 @@
+# The README's two commands, and their parts. Needs Rust and Node 20; everything else is fetched or found.
+
+CARGO ?= cargo
+NPM   ?= npm
+# nextest runs each test in a process of its own; plain `cargo test` serves where it is not installed.
+RUST_TESTS := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo "nextest run" || echo "test")
+BIN := target/debug/tidegate
+
+.PHONY: demo test test-rust test-sdk test-e2e build lint
+
+demo:
+	$(CARGO) run --workspace --bin tidegate -- dev
+
+test: test-rust test-sdk test-e2e
+
+build:
+	$(CARGO) build --workspace --bins
+
+test-rust:
+	$(CARGO) $(RUST_TESTS) --workspace
+
+client-sdk-ts/node_modules: client-sdk-ts/package-lock.json
+	cd client-sdk-ts && $(NPM) ci --no-fund --no-audit && touch node_modules
+
+test-sdk: client-sdk-ts/node_modules
+	cd client-sdk-ts && $(NPM) run lint && $(NPM) run typecheck && $(NPM) test
+
+# The SDK, the demo in a browser, and the Python client, against a real `tidegate dev`.
+test-e2e: build client-sdk-ts/node_modules
+	gateway/cli/tests/e2e/run $(BIN)
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings

@@ -1,0 +1,55 @@
+//! `tidegate apply`: brings the registrations of a file to the database, all of them or none.
+
+use crate::args::{Apply, Args};
+use crate::{output, target};
+use anyhow::Context;
+use std::process::ExitCode;
+use tidegate_migrations::definition::{self, ApplyError, Definitions, Plan, Status};
+
+/// Plans with `--plan`, else applies; prints what became of each entry.
+pub async fn run(args: &Args, apply: &Apply) -> anyhow::Result<ExitCode> {
+    let text = std::fs::read_to_string(&apply.file).with_context(|| format!("read {}", apply.file.display()))?;
+    let definitions: Definitions = toml::from_str(&text).with_context(|| format!("read {}", apply.file.display()))?;
+    let pool = target::pool(args, 2).await?;
+    tidegate_migrations::connect_and_load(&pool).await?;
+    let done = if apply.plan { definition::plan(&pool, &definitions).await } else { definition::apply(&pool, &definitions).await };
+    match done {
+        Ok(plan) => {
+            print(args, apply, &plan);
+            Ok(if plan.refused().next().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        }
+        Err(ApplyError::Refused(plan)) => {
+            print(args, apply, &plan);
+            Ok(ExitCode::FAILURE)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn print(args: &Args, apply: &Apply, plan: &Plan) {
+    let applied = !apply.plan && plan.refused().next().is_none();
+    output::print(args, &serde_json::json!({ "applied": applied, "entries": plan.entries }), || {
+        let mut text = String::new();
+        for entry in &plan.entries {
+            let (sign, word) = match entry.status {
+                Status::Unchanged => (' ', "unchanged"),
+                Status::New => ('+', "new"),
+                Status::Changed => ('~', "changed"),
+                Status::Refused => ('!', "refused"),
+            };
+            text += &format!("{sign} {} {} ({word})\n", entry.kind, entry.name);
+            for (label, detail) in [("", &entry.reason), ("hint: ", &entry.hint)] {
+                if let Some(detail) = detail {
+                    text += &format!("    {label}{detail}\n");
+                }
+            }
+        }
+        text += match (applied, apply.plan) {
+            (true, _) if plan.is_unchanged() => "nothing to do",
+            (true, _) => "applied",
+            (false, true) => "plan only: nothing was changed",
+            (false, false) => "refused: nothing was changed",
+        };
+        text
+    });
+}
