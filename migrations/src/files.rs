@@ -25,6 +25,7 @@ static FILES: &[File] = files![
     "0006_definition.sql",
     "0007_fence.sql",
     "0008_register.sql",
+    "0009_push.sql",
     "0010_check.sql",
 ];
 
