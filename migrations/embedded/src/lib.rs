@@ -5,8 +5,9 @@
 //! ```no_run
 //! # fn main() -> Result<(), tidegate_embedded::Error> {
 //! use tidegate_embedded::{Binaries, Cluster, Options};
-//! let binaries = Binaries::find(None)?; // or find_version(18)
-//! let mut cluster = Cluster::open_or_init(Options::new(binaries, ".tidegate/postgres"))?;
+//! let dir = std::path::Path::new(".tidegate/postgres");
+//! let binaries = Binaries::find_for_cluster(dir, None)?; // or find(None), find_version(18)
+//! let mut cluster = Cluster::open_or_init(Options::new(binaries, dir))?;
 //! cluster.start()?;
 //! let url = cluster.connection_url("postgres"); // carries the password: never print it
 //! # Ok(()) }
@@ -18,7 +19,7 @@
 //!
 //! A test (feature `testing`, in dev-dependencies) does:
 //!
-//! ```ignore
+//! ```text
 //! use tidegate_embedded::pg_test;
 //! use tidegate_embedded::testing::{Kind, TestDatabase, TestServer};
 //!
@@ -33,6 +34,7 @@
 //! let db = server.create_database_from(&template)?;
 //!
 //! // A server of the test's own, with settings; killed, stopped and started at the same port.
+//! // In the macro: pg_test!(Private { "wal_sender_timeout" = "2s" }, async fn name(server: TestServer) { … });
 //! let server = TestServer::private(18, &[("wal_sender_timeout", "2s")])?;
 //! server.kill()?;
 //! server.start()?;

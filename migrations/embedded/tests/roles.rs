@@ -103,3 +103,9 @@ pub(crate) fn is_alive(pid: u32) -> bool {
         .is_ok_and(|stat| stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z'));
     there && !ended
 }
+
+/// Ends a process that this test has started through another.
+pub(crate) fn terminate(pid: u32) {
+    // SAFETY: a plain call; the number names one process.
+    unsafe { libc::kill(i32::try_from(pid).unwrap(), libc::SIGTERM) };
+}

@@ -74,12 +74,13 @@ pg_test!(
 );
 
 pg_test!(
-    Private,
+    Private { "wal_sender_timeout" = "1234ms" },
     async fn a_private_server_is_killed_and_comes_back_at_its_port(
         server: TestServer,
     ) -> Result<(), Box<dyn std::error::Error>> {
         let db = server.create_database()?;
         db.sql("create table t as select 1 as id")?;
+        assert_eq!(server.sql("postgres", "show wal_sender_timeout")?[0][0].as_deref(), Some("1234ms"));
         server.kill()?;
         assert!(db.sql("select 1").is_err());
         server.start()?;

@@ -148,6 +148,7 @@ impl TestServer {
     /// A server of the test's own with these settings on top: `&[("wal_sender_timeout", "2s")]`.
     pub fn private(major: u32, settings: &[(&str, &str)]) -> Result<Self, TestError> {
         let binaries = Binaries::find_version(major)?;
+        shared::sweep_private();
         let folder = tempfile::Builder::new().prefix("private-").tempdir_in(shared::test_dir()?)?;
         let mut options = shared::test_options(binaries.clone(), folder.path());
         for (name, value) in settings {
@@ -334,12 +335,17 @@ impl TestContext for TestDatabase {
 
 /// The server of a generated test; `None` if `TIDEGATE_TEST_PG` leaves this version out.
 #[doc(hidden)]
-pub fn server_for_test(major: u32, kind: Kind) -> Option<TestServer> {
+pub fn server_for_test(major: u32, kind: Kind, settings: &[(&str, &str)]) -> Option<TestServer> {
     if !majors().contains(&major) {
         eprintln!("{TEST_PG_VARIABLE} leaves PostgreSQL {major} out: nothing is tested here");
         return None;
     }
-    match TestServer::get(major, kind) {
+    assert!(kind == Kind::Private || settings.is_empty(), "only a private server takes settings");
+    let server = match kind {
+        Kind::Private => TestServer::private(major, settings),
+        _ => TestServer::get(major, kind),
+    };
+    match server {
         Ok(server) => Some(server),
         Err(err) => panic!("have a PostgreSQL {major} to test with: {err}"),
     }
@@ -350,11 +356,11 @@ pub fn server_for_test(major: u32, kind: Kind) -> Option<TestServer> {
 /// The argument's type is a [`TestContext`](crate::testing::TestContext), the first word a
 /// [`Kind`](crate::testing::Kind). The calling crate needs `tokio` with `macros` and `rt-multi-thread`.
 ///
-/// ```ignore
+/// ```text
 /// pg_test!(NoSlots, async fn f3_rolls_back_with_its_row(db: TestDatabase) {
 ///     assert_eq!(db.sql("select 1").unwrap().len(), 1);
 /// });
-/// pg_test!(Private, async fn survives_a_kill(server: TestServer) -> anyhow::Result<()> {
+/// pg_test!(Private { "wal_sender_timeout" = "2s" }, async fn survives_a_kill(server: TestServer) -> anyhow::Result<()> {
 ///     server.kill()?;
 ///     Ok(server.start()?)
 /// });
@@ -363,34 +369,36 @@ pub fn server_for_test(major: u32, kind: Kind) -> Option<TestServer> {
 macro_rules! pg_test {
     (
         $(#[$meta:meta])*
-        $kind:ident, async fn $name:ident($arg:ident: $context:ty $(,)?) $(-> $out:ty)? $body:block
+        $kind:ident $({ $($setting:literal = $value:literal),* $(,)? })?,
+        async fn $name:ident($arg:ident: $context:ty $(,)?) $(-> $out:ty)? $body:block
     ) => {
         $(#[$meta])*
         mod $name {
             #[allow(unused_imports)]
             use super::*;
 
+            const KIND: $crate::testing::Kind = $crate::testing::Kind::$kind;
+            const SETTINGS: &[(&str, &str)] = &[$($(($setting, $value)),*)?];
+
             async fn body($arg: $context) $(-> $out)? $body
 
-            $crate::pg_test!(@one pg15, 15, $kind, $context, $($out)?);
-            $crate::pg_test!(@one pg18, 18, $kind, $context, $($out)?);
+            $crate::pg_test!(@one pg15, 15, $context, $($out)?);
+            $crate::pg_test!(@one pg18, 18, $context, $($out)?);
         }
     };
-    (@one $test:ident, $major:literal, $kind:ident, $context:ty, $out:ty) => {
+    (@one $test:ident, $major:literal, $context:ty, $out:ty) => {
         #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $test() -> $out {
-            match $crate::testing::server_for_test($major, $crate::testing::Kind::$kind) {
+            match $crate::testing::server_for_test($major, KIND, SETTINGS) {
                 Some(server) => body(<$context as $crate::testing::TestContext>::prepare(server).await).await,
                 None => Ok(()),
             }
         }
     };
-    (@one $test:ident, $major:literal, $kind:ident, $context:ty,) => {
+    (@one $test:ident, $major:literal, $context:ty,) => {
         #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $test() {
-            if let Some(server) =
-                $crate::testing::server_for_test($major, $crate::testing::Kind::$kind)
-            {
+            if let Some(server) = $crate::testing::server_for_test($major, KIND, SETTINGS) {
                 body(<$context as $crate::testing::TestContext>::prepare(server).await).await;
             }
         }

@@ -34,6 +34,8 @@ const MEMORY_FOLDER: &str = "/dev/shm";
 /// Four shared servers and some private ones with their WAL; containers often give 64 MiB only.
 const MEMORY_BYTES_MIN: u64 = 2 << 30;
 
+const PRIVATE_AGE_MIN: Duration = Duration::from_secs(600);
+
 /// Where a joined server is.
 pub(super) struct Joined {
     pub(super) port: u16,
@@ -80,6 +82,24 @@ fn free_bytes(dir: &str) -> u64 {
 #[cfg(not(target_os = "linux"))]
 fn free_bytes(_: &str) -> u64 {
     0
+}
+
+/// Removes what private servers left whose test and watchdog were killed together, as at the end of a CI job.
+pub(super) fn sweep_private() {
+    let Ok(entries) = test_dir().and_then(|dir| Ok(fs::read_dir(dir)?)) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("private-"))
+    {
+        let dir = entry.path();
+        // A young one may be about to take its own lock.
+        let age = |file: &File| file.metadata().ok()?.modified().ok()?.elapsed().ok();
+        let unused = File::open(dir.join("lock")).is_ok_and(|lock| {
+            age(&lock).is_some_and(|age| age >= PRIVATE_AGE_MIN) && lock.try_lock().is_ok()
+        });
+        if unused && running(&dir).is_none() {
+            // Somebody else may be removing it too.
+            let _ = remove_folder(&dir);
+        }
+    }
 }
 
 /// Settings of all test servers, shared or not.
