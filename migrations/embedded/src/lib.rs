@@ -13,9 +13,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! `stop(Stop::Fast)`, `restart`, `kill`, `is_running`, `pid`, `port`, `tool("psql", "postgres")` and `log_tail` do what they
-//! say. Dropping a cluster stops its server; a watchdog stops it when this process is killed. As root the server runs as
-//! an unprivileged user.
+//! `stop(Stop::Fast)`, `restart`, `kill`, `is_running`, `pid`, `port`, `tool("psql", "postgres")` and `log_tail` do
+//! what they say. Dropping a cluster stops its server; a watchdog stops it when this process is killed. As root the
+//! server runs as an unprivileged user.
 //!
 //! A test (feature `testing`, in dev-dependencies) does:
 //!

@@ -360,10 +360,13 @@ pub fn server_for_test(major: u32, kind: Kind, settings: &[(&str, &str)]) -> Opt
 /// pg_test!(NoSlots, async fn f3_rolls_back_with_its_row(db: TestDatabase) {
 ///     assert_eq!(db.sql("select 1").unwrap().len(), 1);
 /// });
-/// pg_test!(Private { "wal_sender_timeout" = "2s" }, async fn survives_a_kill(server: TestServer) -> anyhow::Result<()> {
-///     server.kill()?;
-///     Ok(server.start()?)
-/// });
+/// pg_test!(
+///     Private { "wal_sender_timeout" = "2s" },
+///     async fn survives_a_kill(server: TestServer) -> anyhow::Result<()> {
+///         server.kill()?;
+///         Ok(server.start()?)
+///     }
+/// );
 /// ```
 #[macro_export]
 macro_rules! pg_test {
