@@ -1,3 +1,11 @@
 //! What only a real PostgreSQL can show of the schema and its loader. Each module is one part of the contract.
 
+mod definition;
+mod drift;
+mod fence;
+mod fence_order;
+mod fence_surroundings;
 mod loader;
+mod register;
+mod replay;
+mod stream;
