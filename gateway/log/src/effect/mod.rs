@@ -1,0 +1,232 @@
+//! The effect log: what capture materialized from the WAL, as PostgreSQL holds it. Nothing else in the gateway reads effects.
+//!
+//! Each read is one statement, so one snapshot, and each statement carries an *anchor*: server, timeline, generation, newest
+//! transaction. A read whose anchor is not that of the log's [`Lineage`] is refused by name: its positions would be compared
+//! with those of another history (P3, P9).
+
+mod batch;
+mod listen;
+mod position;
+mod read;
+mod row;
+
+pub use batch::{
+    ClientKey, Effect, EffectBatch, GrantChange, Materialized, Pending, ScopeFacts, ScopeRead, ScopeState,
+};
+pub use listen::WakeListener;
+pub use position::{EffectPosition, Inside, TailPosition};
+
+use sqlx::PgPool;
+use sqlx::postgres::PgRow;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tidegate_model::{GenerationId, Lsn, RegistryGeneration, ServerIdentity, StateId, StreamGeneration};
+
+use crate::{Bounds, OrderedLog, WakeSender, Wakes, wakes};
+use row::{Fields, kind};
+
+/// Prefix of every statement that must be bound to a lineage: a `with` clause that defines `anchor`.
+pub const ANCHOR_SQL: &str = include_str!("sql/anchor.sql");
+const ANCHOR_ROW: &str = include_str!("sql/anchor_row.sql");
+
+/// Why a read failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EffectLogError {
+    /// The database has no stream yet: its first start has not activated.
+    #[error("the stream has not been started")]
+    NoGeneration,
+    /// What was read belongs to another history. Whoever holds positions of this log must let go of them.
+    #[error("the {0} is another one than when this log was opened")]
+    LineageChanged(&'static str),
+    /// PostgreSQL refused or was not reachable; worth another try.
+    #[error("read the effect log: {0}")]
+    Database(#[from] sqlx::Error),
+    /// PostgreSQL answered with something that the statement cannot return.
+    #[error("read the effect log: {0}")]
+    Malformed(&'static str),
+}
+
+/// The history that a log is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lineage {
+    /// The stream's generation, as tables carry it.
+    pub generation: GenerationId,
+    /// The same, as cursors carry it.
+    pub stream: StreamGeneration,
+    /// The projected state that it reads.
+    pub state: StateId,
+    /// The server and its timeline.
+    pub server: ServerIdentity,
+}
+
+/// What one snapshot was bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// The history.
+    pub lineage: Lineage,
+    /// Newest materialized transaction; `None`: none since the baseline.
+    pub tip: Option<Lsn>,
+    /// Registry generation in force there.
+    pub registry: RegistryGeneration,
+}
+
+impl Anchor {
+    /// The newest materialized transaction as a position.
+    pub fn tip_position(&self) -> TailPosition {
+        TailPosition { end: self.tip, inside: None }
+    }
+
+    fn read(fields: &Fields<'_>) -> Result<Anchor, EffectLogError> {
+        Ok(Anchor {
+            lineage: Lineage {
+                generation: GenerationId(fields.sv()?),
+                stream: StreamGeneration(fields.uuid()?),
+                state: StateId(fields.table()?),
+                server: ServerIdentity { system: fields.scope()? as u64, timeline: fields.effect()? as u32 },
+            },
+            tip: fields.lsn()?,
+            registry: RegistryGeneration(fields.event()? as i32),
+        })
+    }
+
+    /// The anchor of a statement of somebody else's that selects the anchor's row first, checked against `lineage`.
+    pub fn of_row(row: &PgRow, lineage: &Lineage) -> Result<Anchor, EffectLogError> {
+        let anchor = Anchor::read(&Fields(row))?;
+        lineage.check(&anchor.lineage)?;
+        Ok(anchor)
+    }
+
+    /// The statement's text up to and including the anchor's row, for statements of somebody else's: `ctes` come between.
+    pub fn statement(ctes: &str) -> String {
+        format!("{ANCHOR_SQL}{ctes}{ANCHOR_ROW}")
+    }
+}
+
+impl Lineage {
+    fn check(&self, seen: &Lineage) -> Result<(), EffectLogError> {
+        if seen.server.system != self.server.system {
+            Err(EffectLogError::LineageChanged("server"))
+        } else if seen.server.timeline != self.server.timeline {
+            Err(EffectLogError::LineageChanged("server's timeline"))
+        } else if seen.stream != self.stream || seen.generation != self.generation || seen.state != self.state
+        {
+            Err(EffectLogError::LineageChanged("stream generation"))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// The effect log of one lineage.
+#[derive(Debug)]
+pub struct EffectLog {
+    pool: PgPool,
+    lineage: Lineage,
+    opened_at: TailPosition,
+    registry: RegistryGeneration,
+    wake: WakeSender<TailPosition>,
+    /// Most pending mutations that a read brings for everybody.
+    pending_max: u32,
+    want_names: std::sync::atomic::AtomicBool,
+    statements: read::Statements,
+    /// Statements sent so far, for metrics.
+    reads: AtomicU64,
+    overflow: AtomicU32,
+}
+
+impl EffectLog {
+    /// Opens the log of the lineage that the database is in now. The pool's connections should be
+    /// [prepared](Self::prepare_connection). `pending_max` bounds the pending mutations that one read brings.
+    ///
+    /// # Errors
+    /// [`EffectLogError::NoGeneration`] before the first start has activated.
+    pub async fn open(pool: PgPool, pending_max: u32) -> Result<EffectLog, EffectLogError> {
+        let text = Anchor::statement("");
+        let row = sqlx::query(sqlx::AssertSqlSafe(text)).fetch_optional(&pool).await?;
+        let row = row.ok_or(EffectLogError::NoGeneration)?;
+        let anchor = Anchor::read(&Fields(&row))?;
+        let (wake, _) = wakes();
+        Ok(EffectLog {
+            pool,
+            lineage: anchor.lineage,
+            opened_at: anchor.tip_position(),
+            registry: anchor.registry,
+            wake,
+            pending_max,
+            want_names: false.into(),
+            statements: read::Statements::new(anchor.lineage.state),
+            reads: AtomicU64::new(0),
+            overflow: AtomicU32::new(0),
+        })
+    }
+
+    /// Settings for connections that read the log: plans that do not depend on statistics of a table that grew a second ago.
+    pub const CONNECTION_SETTINGS: &'static str =
+        "set jit = off; set enable_seqscan = off; set max_parallel_workers_per_gather = 0";
+
+    /// The history it is bound to.
+    pub fn lineage(&self) -> &Lineage {
+        &self.lineage
+    }
+
+    /// The newest transaction when it was opened.
+    pub fn opened_at(&self) -> TailPosition {
+        self.opened_at
+    }
+
+    /// Registry generation in force when it was opened.
+    pub fn registry(&self) -> RegistryGeneration {
+        self.registry
+    }
+
+    /// The pool that it reads with.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// Where wakes for this log are reported.
+    pub fn wake(&self) -> &WakeSender<TailPosition> {
+        &self.wake
+    }
+
+    /// Asks that tail reads name the scopes that have effects, or stop doing so.
+    pub fn set_want_names(&self, want: bool) {
+        self.want_names.store(want, Ordering::Relaxed);
+    }
+
+    /// Statements sent so far.
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    /// Tail reads whose pending mutations were more than `pending_max`.
+    pub fn pending_overflows(&self) -> u32 {
+        self.overflow.load(Ordering::Relaxed)
+    }
+}
+
+impl OrderedLog for EffectLog {
+    type Position = TailPosition;
+    type StreamPosition = EffectPosition;
+    type Stream = tidegate_model::ScopeId;
+    type Batch = EffectBatch;
+    type StreamBatch = ScopeRead;
+    type Error = EffectLogError;
+
+    async fn read_all(&self, from: &TailPosition, bounds: Bounds) -> Result<EffectBatch, EffectLogError> {
+        self.read_tail(*from, bounds).await
+    }
+
+    async fn read_stream(
+        &self,
+        stream: &tidegate_model::ScopeId,
+        from: &EffectPosition,
+        through: &TailPosition,
+        bounds: Bounds,
+    ) -> Result<ScopeRead, EffectLogError> {
+        self.read_scope(*stream, *from, through.end.unwrap_or(Lsn::ZERO), bounds, 0).await
+    }
+
+    fn wakes(&self) -> Wakes<TailPosition> {
+        self.wake.subscribe()
+    }
+}
