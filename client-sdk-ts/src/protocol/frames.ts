@@ -57,7 +57,7 @@ export interface Mutation<V = unknown> {
   readonly key: V;
   /**
    * Precondition: a version that the row must have, or `{after: n}`, the version that the client's own mutation n
-   * produced. Nil: none.
+   * produced. Nil: none. An insert has none.
    */
   readonly base?: Base | undefined;
   /**
@@ -176,8 +176,8 @@ export interface Hello {
   /** Id of this client installation: 16 random bytes, kept with the local store, never shared by two stores. */
   readonly client: Uint8Array;
   /**
-   * Whether the client id has never been used: then the server may make its record. An unknown id that is not new is
-   * `client_expired`.
+   * True until the first `welcome` for this client id: the server may make its record. An unknown id that is not new
+   * is `client_expired`.
    */
   readonly new: boolean;
   /** Schema version of the manifest that the client holds. */
@@ -282,8 +282,8 @@ export interface Welcome {
   /** What the server accepts from this socket. */
   readonly limits: SessionLimits;
   /**
-   * A client that received nothing for this long should `ping`; twice this long without an answer: the connection is
-   * dead.
+   * A client that has sent nothing for this long sends `ping`. Nothing received for twice this long: the connection
+   * is dead, for either side.
    */
   readonly heartbeat_ms: number;
   /** Scopes that the subject may subscribe to and need not name itself. */
@@ -527,9 +527,9 @@ export type ErrorCode =
    */
   | 'token_invalid'
   /**
-   * The server has no record of this client id, or an older one than the client's numbers prove. Take a new client
-   * id. Give what was sent and never answered back to the application: it may have run or not. Renumber and send what
-   * was never sent.
+   * The server has no record of this client id, or an older one than the client's numbers prove. Take a new client id
+   * and connect again. Give what was sent and never answered back to the application: it may have run or not.
+   * Renumber and send what was never sent.
    */
   | 'client_expired'
   /**
@@ -679,7 +679,7 @@ export const CLOSE_CODES = {
   /** The server shuts down or sheds clients. Reconnect after `bye.reconnect_ms`. */
   going_away: 4000,
   /**
-   * The client broke the protocol; an `error` said how. Do not reconnect by itself more than a few times, with the
+   * The client broke the protocol; an `error` said how. Do as the `error` says; without one, reconnect with the
    * longest backoff.
    */
   protocol: 4001,

@@ -42,7 +42,7 @@ record! {
         /// Primary key.
         "key" key: Value<'a>,
         /// Precondition: a version that the row must have, or `{after: n}`, the version that the client's own mutation n
-        /// produced. Nil: none.
+        /// produced. Nil: none. An insert has none.
         "base" base: Base,
         /// Values by column name, in their wire form. Omitted columns stay as they are (or take their default in an insert); nil
         /// sets null. The key column need not be repeated. Absent for a delete.
@@ -65,7 +65,7 @@ frames! {
         "user" user: Option<Cow<'a, str>>,
         /// Id of this client installation: 16 random bytes, kept with the local store, never shared by two stores.
         "client" client: ClientId,
-        /// Whether the client id has never been used: then the server may make its record. An unknown id that is not new is
+        /// True until the first `welcome` for this client id: the server may make its record. An unknown id that is not new is
         /// `client_expired`.
         "new" new: bool,
         /// Schema version of the manifest that the client holds.

@@ -159,10 +159,10 @@ codes! {
         "token_invalid" TokenInvalid (Remedy::Recover, false, None)
             "Throw the staged rows away and subscribe without token.";
         /// The server has no record of this client id, or an older one than the client's numbers prove.
-        "client_expired" ClientExpired (Remedy::Recover, false, None)
-            "Take a new client id. Give what was sent and never answered back to the application: it may have run or not. Renumber and send what was never sent.";
+        "client_expired" ClientExpired (Remedy::Recover, false, Some(CloseCode::Protocol))
+            "Take a new client id and connect again. Give what was sent and never answered back to the application: it may have run or not. Renumber and send what was never sent.";
         /// A mutation number came back with other content, batch or membership: two stores share this client id.
-        "client_forked" ClientForked (Remedy::Recover, false, None)
+        "client_forked" ClientForked (Remedy::Recover, false, Some(CloseCode::Protocol))
             "As `client_expired`.";
         /// A mutation number above the next one.
         "gap" Gap (Remedy::Retry, true, None)
@@ -310,7 +310,7 @@ codes! {
             "Reconnect after `bye.reconnect_ms`.";
         /// The client broke the protocol; an `error` said how.
         "protocol" Protocol (4001, Remedy::FixClient)
-            "Do not reconnect by itself more than a few times, with the longest backoff.";
+            "Do as the `error` says; without one, reconnect with the longest backoff.";
         /// The token was refused; an `error` said why.
         "auth_failed" AuthFailed (4002, Remedy::SignIn)
             "Reconnect with a fresh token, once; then wait for the user.";

@@ -191,7 +191,8 @@ frames! {
         "schema" schema: Option<Manifest<'a>>,
         /// What the server accepts from this socket.
         "limits" limits: SessionLimits,
-        /// A client that received nothing for this long should `ping`; twice this long without an answer: the connection is dead.
+        /// A client that has sent nothing for this long sends `ping`. Nothing received for twice this long: the connection is dead,
+        /// for either side.
         "heartbeat_ms" heartbeat_ms: u32,
         /// Scopes that the subject may subscribe to and need not name itself.
         "assigned" assigned: Vec<Cow<'a, str>>,
