@@ -356,7 +356,7 @@ impl Assembler {
             Some(tuple) => layout.encode(tuple, out),
             None => Ok(Completeness::Whole),
         })?;
-        if open.keeps(self.scratch.len(), &self.limits) {
+        if open.keeps(&self.scratch, &self.limits) {
             let offset = open.records.push(&self.scratch);
             open.events.push(Entry::new(identity, ordinal, offset, row.operation));
             open.records.spill(self.limits.memory_bytes, &mut self.open_spool)?;
@@ -380,7 +380,7 @@ impl Assembler {
             Identity::new(relation.relation_id, relation.key.key_type, fence.key).ok_or_else(malformed)?;
         let length = put_fence(&mut self.scratch, &fence);
         open.manifest.fence(&self.scratch[..length]);
-        if open.keeps(self.scratch.len(), &self.limits) {
+        if open.keeps(&self.scratch, &self.limits) {
             let offset = open.records.push(&self.scratch);
             open.fences.push(Entry::new(identity, fence.ordinal, offset, fence.operation));
             open.fence_ids.push(leading_half(fence.fence.0));
@@ -400,12 +400,10 @@ impl Assembler {
 
 impl Open {
     /// Whether one more record is kept; beyond a hard limit everything so far is let go and only counted.
-    fn keeps(&mut self, bytes: usize, limits: &Limits) -> bool {
-        let bytes = bytes as u64;
-        if self.excess.is_none()
-            && (self.events.len().max(self.fences.len()) >= limits.events_max
-                || self.records.bytes() + bytes > limits.bytes_max)
-        {
+    fn keeps(&mut self, record: &[u8], limits: &Limits) -> bool {
+        let bytes = record.len() as u64;
+        let full = self.events.len() > limits.events_max || self.fences.len() > limits.events_max;
+        if self.excess.is_none() && (full || self.records.bytes() + bytes > limits.bytes_max) {
             let events = (self.events.len() + self.fences.len()) as u64;
             self.excess = Some(Excess { events, bytes: self.records.bytes() });
             (self.events, self.fences, self.fence_ids) = Default::default();

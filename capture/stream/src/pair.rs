@@ -7,7 +7,7 @@ use crate::manifest::verify_replay;
 use crate::project::{PairedEvent, RowDelta};
 use crate::record::{EventRecord, FenceRecord};
 use crate::spool::{RecordReader, Sequence};
-use crate::transaction::{Entry, Header, Transaction};
+use crate::transaction::{Entry, Header, Identity, Transaction};
 use crate::{Failure, FailureClass, StreamError};
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -81,6 +81,23 @@ pub(crate) struct WriteFence {
     pub(crate) version: RowVersion,
 }
 
+impl Piece {
+    /// What identifies its transaction.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Rows in it.
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Bytes of row images in it.
+    pub fn bytes(&self) -> usize {
+        self.rows.iter().map(|row| row.delta.bytes()).sum()
+    }
+}
+
 impl Transaction {
     /// Pairs the k-th change of each row with the fence of the k-th lowest ordinal (F7).
     ///
@@ -110,24 +127,23 @@ impl Transaction {
         })
     }
 
-    /// Both lists are sorted by row and ordinal, so pairs stand at the same index, and at the first difference the smaller
-    /// identity is the one without a partner.
+    /// Both lists are sorted by row and ordinal, so a row's pairs stand at the same indexes in both, and at the first row of which
+    /// one list has fewer, its surplus has no partner.
     fn check_pairs(&mut self) -> Result<(), StreamError> {
-        for at in 0..self.events.len().max(self.fences.len()) {
-            let order = match (self.events.get(at), self.fences.get(at)) {
-                (Some(event), Some(fence)) => event.identity.cmp(&fence.identity),
-                (Some(_), None) => Ordering::Less,
-                _ => Ordering::Greater,
+        let mut at = 0;
+        while let Some(identity) = first_identity(self.events.get(at), self.fences.get(at)) {
+            let row_of = |entries: &[Entry]| {
+                entries[at.min(entries.len())..].iter().take_while(|e| e.identity == identity).count()
             };
-            match order {
-                Ordering::Less => {
-                    let event =
-                        EventRecord::read(self.records.record(Sequence::Events, self.events[at].offset())?)?;
+            let (events, fences) = (row_of(&self.events), row_of(&self.fences));
+            match events.cmp(&fences) {
+                Ordering::Greater => {
+                    let relation = self.event_at(at)?.relation;
                     let what =
                         "a row change has no fence: a write bypassed the triggers, or its fence is misplaced";
-                    return Err(self.failure(FailureClass::FenceMissing, event.relation, what));
+                    return Err(self.failure(FailureClass::FenceMissing, relation, what));
                 }
-                Ordering::Greater => {
+                Ordering::Less => {
                     let relation = self.fence_at(at)?.relation;
                     let what =
                         "a fence has no row change: the publication left it out, or the fence is forged";
@@ -135,21 +151,20 @@ impl Transaction {
                 }
                 Ordering::Equal => {}
             }
-            let fence = self.fences[at];
-            let previous = at.checked_sub(1).map(|before| self.fences[before]);
-            if previous.is_some_and(|p| p.identity == fence.identity && p.rank() == fence.rank()) {
-                let relation = self.fence_at(at)?.relation;
-                return Err(self.failure(
-                    FailureClass::FenceDuplicate,
-                    relation,
-                    "two fences of one row share an ordinal",
-                ));
+            for pair in at..at + events {
+                let fence = self.fences[pair];
+                if pair > at && self.fences[pair - 1].rank() == fence.rank() {
+                    let relation = self.fence_at(pair)?.relation;
+                    let what = "two fences of one row share an ordinal";
+                    return Err(self.failure(FailureClass::FenceDuplicate, relation, what));
+                }
+                if self.events[pair].operation_bits() != fence.operation_bits() {
+                    let relation = self.fence_at(pair)?.relation;
+                    let what = "a fence is for another operation than the row change at its place";
+                    return Err(self.failure(FailureClass::FenceOperationMismatch, relation, what));
+                }
             }
-            if self.events[at].operation_bits() != fence.operation_bits() {
-                let relation = self.fence_at(at)?.relation;
-                let what = "a fence is for another operation than the row change at its place";
-                return Err(self.failure(FailureClass::FenceOperationMismatch, relation, what));
-            }
+            at += events;
         }
         Ok(())
     }
@@ -180,6 +195,10 @@ impl Transaction {
         Ok(())
     }
 
+    fn event_at(&mut self, at: usize) -> Result<EventRecord, StreamError> {
+        Ok(EventRecord::read(self.records.record(Sequence::Events, self.events[at].offset())?)?)
+    }
+
     fn fence_at(&mut self, at: usize) -> Result<FenceRecord, StreamError> {
         Ok(FenceRecord::read(self.records.record(Sequence::Fences, self.fences[at].offset())?)?)
     }
@@ -190,6 +209,11 @@ impl Transaction {
             format!("{}: {what} ({events} row changes, {fences} fences)", name_of(&self.registry, relation));
         Failure::new(class, what).of(relation).into()
     }
+}
+
+/// The smaller of the identities at the front of two sorted lists.
+fn first_identity(event: Option<&Entry>, fence: Option<&Entry>) -> Option<Identity> {
+    event.into_iter().chain(fence).map(|entry| entry.identity).min()
 }
 
 /// First index of each run of one identity, ordered by the rank of the run's last entry.

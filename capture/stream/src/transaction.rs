@@ -13,7 +13,7 @@ use uuid::Uuid;
 pub struct Limits {
     /// Bytes of records kept in memory while a transaction is received; beyond it they are spooled.
     pub memory_bytes: usize,
-    /// Applicable row changes of one transaction. At 64 bytes of index each, 3,000,000 take 192 MB.
+    /// Applicable row changes of one transaction. At 64 bytes of index each, the default of 3,500,000 takes 224 MB.
     pub events_max: usize,
     /// Bytes of records of one transaction, spooled or not.
     pub bytes_max: u64,
@@ -21,7 +21,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { memory_bytes: 16 << 20, events_max: 10_000_000, bytes_max: 16 << 30 }
+        Limits { memory_bytes: 16 << 20, events_max: 3_500_000, bytes_max: 16 << 30 }
     }
 }
 
