@@ -2,13 +2,13 @@
 //! in the same run.
 
 use crate::connection::{Connection, Identity, decode};
-use crate::process::{Usage, usage_of};
+use crate::process::usage_of;
 use crate::replica::{Faults, Replica};
 use crate::report::{self, Spread, latencies, micros};
 use crate::stage::{Stage, address};
 use anyhow::{Context, bail};
 use hdrhistogram::Histogram;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -106,7 +106,7 @@ struct Seen {
 ///
 /// # Errors
 /// When something cannot be started; what was lost or duplicated is in the report, and fails the command at the end.
-pub async fn run(arguments: &Fanout, binary: &PathBuf, major: u32, json: bool) -> anyhow::Result<()> {
+pub async fn run(arguments: &Fanout, binary: &Path, major: u32, json: bool) -> anyhow::Result<()> {
     if arguments.scopes == 0 || arguments.sockets < arguments.scopes {
         bail!("there must be at least one scope, and one socket for each");
     }
@@ -448,7 +448,7 @@ fn postgres_usage(stage: &Stage) -> anyhow::Result<f64> {
         let parent =
             stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
         if pid == postmaster || parent == Some(postmaster) {
-            seconds += usage_of(pid).unwrap_or(Usage::default()).cpu_seconds;
+            seconds += usage_of(pid).unwrap_or_default().cpu_seconds;
         }
     }
     Ok(seconds)

@@ -6,6 +6,7 @@
 mod args;
 mod commands;
 mod output;
+mod secret;
 mod target;
 
 use clap::Parser;

@@ -106,11 +106,11 @@ impl Client {
     pub fn new(index: usize, address: String, token: String, settled: Arc<AtomicUsize>, seed: u64) -> Client {
         let mut rng = Rng::with_seed(seed);
         let mut scopes: Vec<String> = (0..LISTS).map(|list| format!("list:{list}")).collect();
-        if index % 5 != 0 {
+        if !index.is_multiple_of(5) {
             rng.shuffle(&mut scopes);
             scopes.truncate(rng.usize(1..4));
         }
-        scopes.push(if index % 2 == 0 { "hot" } else { "tally" }.to_owned());
+        scopes.push(if index.is_multiple_of(2) { "hot" } else { "tally" }.to_owned());
         Client {
             address,
             identity: Identity::fresh(Some(token)),

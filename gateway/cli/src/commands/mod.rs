@@ -3,6 +3,7 @@
 mod apply;
 mod migrate;
 mod sql;
+mod token;
 
 use crate::args::{Args, Command};
 use std::process::ExitCode;
@@ -12,6 +13,7 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Migrate(migrate) => migrate::run(args, migrate).await,
         Command::Apply(apply) => apply::run(args, apply).await,
+        Command::Token(token) => token::run(args, token),
         Command::Sql(sql) => sql::run(args, sql).await,
         _ => anyhow::bail!("not wired"),
     }

@@ -1,0 +1,1 @@
+//! `tidegate dev`: everything in one process, from nothing.
