@@ -13,8 +13,8 @@ mod wake;
 pub use contract::{Batch, Bounds, OrderedLog, Place};
 pub use effect::{
     ANCHOR_SQL, Anchor, ClientKey, Effect, EffectBatch, EffectLog, EffectLogError, EffectPosition,
-    GrantChange, Lineage, Materialized, Pending, ScopeFacts, ScopeRead, ScopeState, TailPosition,
-    WakeListener,
+    GrantChange, HeldGrant, Inside, Interest, Lineage, Materialized, Pending, ScopeFacts, ScopeRead,
+    ScopeState, TailPosition, Told, WakeListener,
 };
 pub use subscription::Subscription;
 pub use wake::{WakeSender, Wakes, wakes};

@@ -144,6 +144,43 @@ pub struct EffectBatch {
     pub pending: Pending,
     /// SHA-256 of the names of the scopes that have effects here, where that was asked for.
     pub names: Vec<(ScopeId, [u8; 32])>,
+    /// What the read was asked to tell besides; `None` from a part of a large transaction, which tells nothing.
+    pub told: Option<Told>,
+}
+
+/// What a tail read should tell besides the log's entries, in the same snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct Interest {
+    /// Whether to name the scopes that have effects.
+    pub names: bool,
+    /// SHA-256 of the names of scopes to tell about.
+    pub scopes: Vec<[u8; 32]>,
+    /// SHA-256 of the subjects whose grants to tell.
+    pub subjects: Vec<[u8; 32]>,
+}
+
+/// Answers to an [`Interest`], as of the anchor's newest transaction.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// The scopes asked for.
+    pub scopes: Vec<[u8; 32]>,
+    /// Those of them that exist.
+    pub facts: HashMap<[u8; 32], ScopeFacts>,
+    /// The subjects asked for.
+    pub subjects: Vec<[u8; 32]>,
+    /// Every grant by rows that they hold.
+    pub held: Vec<HeldGrant>,
+}
+
+/// A grant that rows give.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldGrant {
+    /// Whose.
+    pub subject: Subject,
+    /// Which scope.
+    pub scope: ScopeName,
+    /// The transaction from whose end it has held without a gap; `None`: since the baseline.
+    pub since: Option<Lsn>,
 }
 
 impl crate::Batch for EffectBatch {

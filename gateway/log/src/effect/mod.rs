@@ -11,7 +11,8 @@ mod read;
 mod row;
 
 pub use batch::{
-    ClientKey, Effect, EffectBatch, GrantChange, Materialized, Pending, ScopeFacts, ScopeRead, ScopeState,
+    ClientKey, Effect, EffectBatch, GrantChange, HeldGrant, Interest, Materialized, Pending, ScopeFacts,
+    ScopeRead, ScopeState, Told,
 };
 pub use listen::WakeListener;
 pub use position::{EffectPosition, Inside, TailPosition};
@@ -19,6 +20,7 @@ pub use position::{EffectPosition, Inside, TailPosition};
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_model::{GenerationId, Lsn, RegistryGeneration, ServerIdentity, StateId, StreamGeneration};
 
 use crate::{Bounds, OrderedLog, WakeSender, Wakes, wakes};
@@ -126,7 +128,7 @@ pub struct EffectLog {
     wake: WakeSender<TailPosition>,
     /// Most pending mutations that a read brings for everybody.
     pending_max: u32,
-    want_names: std::sync::atomic::AtomicBool,
+    interest: Mutex<Arc<Interest>>,
     statements: read::Statements,
     /// Statements sent so far, for metrics.
     reads: AtomicU64,
@@ -152,7 +154,7 @@ impl EffectLog {
             registry: anchor.registry,
             wake,
             pending_max,
-            want_names: false.into(),
+            interest: Mutex::default(),
             statements: read::Statements::new(anchor.lineage.state),
             reads: AtomicU64::new(0),
             overflow: AtomicU32::new(0),
@@ -188,9 +190,13 @@ impl EffectLog {
         &self.wake
     }
 
-    /// Asks that tail reads name the scopes that have effects, or stop doing so.
-    pub fn set_want_names(&self, want: bool) {
-        self.want_names.store(want, Ordering::Relaxed);
+    /// What tail reads that begin from now on tell besides.
+    pub fn set_interest(&self, interest: Interest) {
+        *self.interest.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(interest);
+    }
+
+    fn interest(&self) -> Arc<Interest> {
+        self.interest.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Statements sent so far.

@@ -4,14 +4,13 @@ use bytes::{Bytes, BytesMut};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Postgres};
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use tidegate_model::{Lsn, RegistryGeneration, ScopeId, ScopeName, StateId, Subject, TableId};
 
 use super::{
     ANCHOR_ROW, ANCHOR_SQL, Anchor, ClientKey, Effect, EffectBatch, EffectLog, EffectLogError,
-    EffectPosition, Fields, GrantChange, Inside, Materialized, Pending, ScopeFacts, ScopeRead, ScopeState,
-    TailPosition, kind,
+    EffectPosition, Fields, GrantChange, HeldGrant, Inside, Materialized, Pending, ScopeFacts, ScopeRead,
+    ScopeState, TailPosition, Told, kind,
 };
 use crate::Bounds;
 
@@ -21,7 +20,6 @@ pub(super) struct Statements {
     all: String,
     part: String,
     scope: String,
-    facts: String,
 }
 
 impl Statements {
@@ -35,7 +33,6 @@ impl Statements {
             all: text(include_str!("sql/read_all.sql")),
             part: text(include_str!("sql/read_part.sql")),
             scope: text(include_str!("sql/read_scope.sql")),
-            facts: text(include_str!("sql/read_facts.sql")),
         }
     }
 }
@@ -92,6 +89,7 @@ struct Parts {
     names: Vec<(ScopeId, [u8; 32])>,
     facts: Vec<([u8; 32], ScopeFacts)>,
     before: Option<(EffectPosition, ScopeState)>,
+    held: Vec<HeldGrant>,
 }
 
 impl Parts {
@@ -159,6 +157,11 @@ impl Parts {
                     facts.floor = Some(floor);
                 }
             }
+            kind::HELD => self.held.push(HeldGrant {
+                subject: Subject(fields.text1()?.to_owned()),
+                scope: ScopeName(fields.text2()?.to_owned()),
+                since: fields.lsn()?,
+            }),
             kind::BEFORE => self.before = Some((fields.position()?, state(fields)?)),
             _ => return Err(EffectLogError::Malformed("a row of unknown kind")),
         }
@@ -189,6 +192,8 @@ impl EffectLog {
         if let Some(inside) = from.inside {
             return self.read_part(from, inside, bounds).await;
         }
+        let interest = self.interest();
+        let hashes = |hashes: &[[u8; 32]]| hashes.iter().map(|hash| hash.to_vec()).collect::<Vec<_>>();
         let rows = self
             .statement(&self.statements.all)
             .bind(self.lineage.generation.0)
@@ -197,7 +202,9 @@ impl EffectLog {
             .bind(i64::from(bounds.entries_max))
             .bind(bounds.bytes_max as i64)
             .bind(i64::from(self.pending_max))
-            .bind(self.want_names.load(Ordering::Relaxed))
+            .bind(interest.names)
+            .bind(hashes(&interest.scopes))
+            .bind(hashes(&interest.subjects))
             .fetch_all(&self.pool)
             .await?;
         let (anchor, parts) = Parts::read(&rows, self)?;
@@ -220,6 +227,12 @@ impl EffectLog {
             materialized: parts.materialized,
             pending: self.pending(parts.pending),
             names: parts.names,
+            told: Some(Told {
+                scopes: interest.scopes.clone(),
+                facts: parts.facts.into_iter().collect(),
+                subjects: interest.subjects.clone(),
+                held: parts.held,
+            }),
         })
     }
 
@@ -239,7 +252,7 @@ impl EffectLog {
             .bind(i64::from(bounds.entries_max.max(1)))
             .bind(bounds.bytes_max as i64)
             .bind(i64::from(self.pending_max))
-            .bind(self.want_names.load(Ordering::Relaxed))
+            .bind(self.interest().names)
             .fetch_all(&self.pool)
             .await?;
         let (anchor, parts) = Parts::read(&rows, self)?;
@@ -266,6 +279,7 @@ impl EffectLog {
             materialized: parts.materialized,
             pending: self.pending(parts.pending),
             names: parts.names,
+            told: None,
         })
     }
 
@@ -302,16 +316,5 @@ impl EffectLog {
             more: parts.bounds_scope == Some(1),
             replay_count: parts.bounds_event as u64,
         })
-    }
-
-    /// What the scopes with these name hashes are now. A scope without a row is absent.
-    pub async fn read_facts(
-        &self,
-        name_hashes: &[[u8; 32]],
-    ) -> Result<(Anchor, HashMap<[u8; 32], ScopeFacts>), EffectLogError> {
-        let hashes: Vec<&[u8]> = name_hashes.iter().map(<[u8; 32]>::as_slice).collect();
-        let rows = self.statement(&self.statements.facts).bind(hashes).fetch_all(&self.pool).await?;
-        let (anchor, parts) = Parts::read(&rows, self)?;
-        Ok((anchor, parts.facts.into_iter().collect()))
     }
 }

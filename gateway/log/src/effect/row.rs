@@ -38,6 +38,7 @@ pub(super) mod kind {
     pub const FACTS: i32 = 7;
     pub const FLOOR: i32 = 8;
     pub const BEFORE: i32 = 9;
+    pub const HELD: i32 = 10;
 }
 
 /// One row, its columns read without copies.

@@ -1,8 +1,9 @@
 -- The tail: whole source transactions after $2 with their effects, grant changes and materialized mutations, and the pending
 -- mutations of all clients, in one snapshot.
 -- Caller: EffectLog::read_all. Rides: source_transaction's key, effect_by_commit, grant_effect's key,
--- write_fence_materialized, write_fence_pending.
--- $1 generation, $2 after, $3 transactions, $4 effects, $5 bytes, $6 pending mutations, $7 whether to name the scopes.
+-- write_fence_materialized, write_fence_pending, the unique index on s<state>_scope.name_hash, subject_grant's key.
+-- $1 generation, $2 after, $3 transactions, $4 effects, $5 bytes, $6 pending mutations, $7 whether to name the scopes,
+-- $8 hashes of scopes to tell about, $9 hashes of subjects whose grants to tell.
 , candidates as materialized (
     select commit_lsn, effect_count, row_number() over w as i,
            sum(effect_count) over w as effects, sum(effect_bytes) over w as bytes
@@ -49,4 +50,15 @@ from tidegate_projection.s{state}_scope s
 where $7::bool and s.scope_id in (
     select e.scope_id from bounds b, tidegate.effect e
     where not b.large and e.generation = $1::int4 and e.commit_lsn > $2::text::pg_lsn and e.commit_lsn <= b.through)
+union all
+select 7, pg_catalog.pg_lsn_send(s.tail_commit_lsn), s.tail_event_ordinal, s.tail_effect_ordinal, s.scope_id, null, null, s.name_hash,
+       null, null, null, s.digest, s.row_count, null, null
+from tidegate_projection.s{state}_scope s where s.name_hash = any($8::bytea[])
+union all
+select 8, pg_catalog.pg_lsn_send(s.floor_commit_lsn), s.floor_event_ordinal, s.floor_effect_ordinal, s.scope_id, null, null, s.name_hash,
+       null, null, null, s.floor_digest, s.floor_row_count, null, null
+from tidegate_projection.s{state}_scope s where s.name_hash = any($8::bytea[]) and s.floor_commit_lsn is not null
+union all
+select 10, pg_catalog.pg_lsn_send(g.since_commit_lsn), null, null, null, null, null, null, null, null, null, null, null, g.subject, g.scope
+from tidegate_projection.s{state}_subject_grant g where g.subject_hash = any($9::bytea[])
 order by kind, scope, lsn, event, effect
