@@ -70,7 +70,10 @@ impl fmt::Debug for AuthConfig {
             Some(TokenKeys::Secret(_)) => "HS256 secret",
             Some(TokenKeys::PublicKeys(_)) => "public keys",
         };
-        f.debug_struct("AuthConfig").field("keys", &keys).field("anonymous", &self.anonymous).finish_non_exhaustive()
+        f.debug_struct("AuthConfig")
+            .field("keys", &keys)
+            .field("anonymous", &self.anonymous)
+            .finish_non_exhaustive()
     }
 }
 
@@ -109,7 +112,10 @@ impl Identity {
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if self.subject.is_anonymous() { "anonymous" } else { "subject" };
-        f.debug_struct("Identity").field("kind", &kind).field("expires_at", &self.expires_at).finish_non_exhaustive()
+        f.debug_struct("Identity")
+            .field("kind", &kind)
+            .field("expires_at", &self.expires_at)
+            .finish_non_exhaustive()
     }
 }
 
@@ -226,10 +232,9 @@ impl Auth {
         // The header only chooses among our keys; the algorithm is the key's.
         let key = match self.keys.as_slice() {
             [only] => only,
-            keys => keys
-                .iter()
-                .find(|key| key.id.is_some() && key.id == header.kid)
-                .ok_or(AuthError::Invalid)?,
+            keys => {
+                keys.iter().find(|key| key.id.is_some() && key.id == header.kid).ok_or(AuthError::Invalid)?
+            }
         };
         let mut validation = Validation::new(key.algorithm);
         // Times are judged below, against the caller's clock. `sub` too: it must be there.
@@ -343,5 +348,6 @@ pub fn mint_token(
     claims.insert("iat".to_owned(), issued.into());
     claims.insert("exp".to_owned(), (issued + lifetime.as_secs()).into());
     let key = EncodingKey::from_secret(secret).map_err(|_| AuthConfigError::UnusableKeys)?;
-    jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &key).map_err(|_| AuthConfigError::UnusableKeys)
+    jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &key)
+        .map_err(|_| AuthConfigError::UnusableKeys)
 }

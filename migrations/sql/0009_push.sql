@@ -300,6 +300,7 @@ begin
             for j in i..unit_end loop
                 at := j;
                 rel := p_relations[j];
+                base := p_bases[j];
                 refused_status := 'rejected';
                 if p_failed[j] is not null then
                     refused_code := 'failed';
@@ -311,7 +312,6 @@ begin
                 exit when refused_code is not null;
 
                 statement := p_statements[j];
-                base := p_bases[j];
                 if p_afters[j] is not null then
                     if p_afters[j] >= p_first + b.run_from - 1 then
                         refused_state := statuses[p_afters[j] - p_first + 1]; base := versions[p_afters[j] - p_first + 1];

@@ -1,0 +1,7 @@
+-- Purpose: whether the login role and the role $1 have what tidegate.grant_push gives. Caller: push/run.rs, once per start.
+select has_schema_privilege(session_user, 'tidegate', 'usage') and has_schema_privilege($1, 'tidegate', 'usage')
+    and not exists (
+        select from pg_proc p
+        where p.pronamespace = (select oid from pg_namespace where nspname = 'tidegate')
+            and (p.proname ~ '^push(_|$)' or p.proname = 'prune_write_fences')
+            and not has_function_privilege(case p.proname when 'push_holds' then $1 else session_user::text end, p.oid, 'execute'))
