@@ -14,8 +14,8 @@ use crate::{Failure, FailureClass, StreamError};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tidegate_model::{
-    FENCE_PREFIX, FenceMessage, MARKER_PREFIX, REGISTRY_PREFIX, RegistryGeneration, Relation, RelationId,
-    RowVersion, Snapshot, parse_marker, parse_registry_activation,
+    FENCE_PREFIX, FenceMessage, Lsn, MARKER_PREFIX, REGISTRY_PREFIX, RegistryGeneration, Relation,
+    RelationId, RowVersion, Snapshot, parse_marker, parse_registry_activation,
 };
 use uuid::Uuid;
 
@@ -43,6 +43,8 @@ pub struct Assembler {
     registry: Arc<Snapshot>,
     described: HashMap<u32, DescribedRelation>,
     open: Option<Open>,
+    /// Of the last complete transaction on this connection.
+    last_commit_lsn: Option<Lsn>,
     awaited: Option<RegistryGeneration>,
     /// Of the record being written; kept to save allocations.
     scratch: Vec<u8>,
@@ -95,6 +97,7 @@ impl Assembler {
             registry,
             described: HashMap::new(),
             open: None,
+            last_commit_lsn: None,
             awaited: None,
             scratch: Vec::new(),
             serial: 0,
@@ -107,6 +110,7 @@ impl Assembler {
         self.registry = registry;
         self.described.clear();
         self.open = None;
+        self.last_commit_lsn = None;
         self.awaited = None;
     }
 
@@ -155,12 +159,18 @@ impl Assembler {
     /// A source transaction begins.
     ///
     /// # Errors
-    /// A blocking failure when one is open already.
+    /// A blocking failure when one is open already, or when this one comes out of commit order.
     pub fn begin(&mut self, begin: Begin) -> Result<Step, StreamError> {
         if self.open.is_some() {
             let failure =
                 Failure::new(FailureClass::MessageUnexpected, "a transaction begins inside of another");
             return Err(self.placed(failure.into()));
+        }
+        // R5: positions rest on it, so it is checked rather than believed.
+        if self.last_commit_lsn.is_some_and(|last| begin.commit_lsn <= last) {
+            let failure =
+                Failure::new(FailureClass::MessageUnexpected, "a transaction comes out of commit order");
+            return Err(failure.at(begin.commit_lsn, None).into());
         }
         self.serial += 1;
         self.open = Some(Open {
@@ -206,6 +216,7 @@ impl Assembler {
             return Err(failure.at(commit.commit_lsn, Some(commit.end_lsn)).into());
         }
         self.registry = open.registry.clone();
+        self.last_commit_lsn = Some(commit.commit_lsn);
         Ok(Step::Transaction(Box::new(Transaction {
             header: Header {
                 commit_lsn: commit.commit_lsn,

@@ -235,6 +235,7 @@ fn project_change(change: &mut Change, row: &mut RowState, carry: &mut Carry) ->
             row.grants.iter().copied().filter(|slot| grants.binary_search(slot).is_err()).collect();
         change.granted.iter().chain(&change.revoked).for_each(|slot| carry.pairs.need(*slot));
         row.grants = grants;
+        carry.pairs.bounded()?;
     }
     row.current = image.map(|image| (delta.version, image));
     Ok(())

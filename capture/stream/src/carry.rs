@@ -8,20 +8,33 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use tidegate_model::{Lsn, RowDigest, ScopeId, ScopeName, Subject};
 
-/// Scopes held between two pieces of one transaction. Beyond it they are written out, and read again where needed: at about
-/// 250 bytes each, 50 MB.
+/// Scopes held between two pieces of one transaction, if the caller does not say: at about 250 bytes each, 50 MB.
 const SCOPES_MAX: usize = 200_000;
 
+/// Grant pairs that one transaction may touch: their counts before it must be kept to its end. At about 300 bytes each, 150 MB.
+const PAIRS_MAX: usize = 500_000;
+
 /// Hands a large transaction on from piece to piece. The default one begins a batch of its own.
-#[derive(Default)]
 pub struct Carry {
     pub(crate) scopes: Scopes,
     pub(crate) pairs: Pairs,
     /// Of the transaction whose last piece has not come yet.
     pub(crate) unfinished: Option<Unfinished>,
+    scopes_max: usize,
+}
+
+impl Default for Carry {
+    fn default() -> Carry {
+        Carry::bounded(SCOPES_MAX)
+    }
 }
 
 impl Carry {
+    /// Holds at most `scopes_max` scopes from piece to piece; beyond it they are written out, and asked for again where needed.
+    pub fn bounded(scopes_max: usize) -> Carry {
+        Carry { scopes: Scopes::default(), pairs: Pairs::default(), unfinished: None, scopes_max }
+    }
+
     /// Whether every transaction so far is complete: only then may the database transaction commit (R2).
     pub fn is_complete(&self) -> bool {
         self.unfinished.is_none()
@@ -208,6 +221,15 @@ impl Pairs {
         &self.pairs[slot].key
     }
 
+    /// Memory is bounded, whatever a transaction does to grants (TX-07).
+    pub(crate) fn bounded(&self) -> Result<(), Failure> {
+        if self.pairs.len() <= PAIRS_MAX {
+            return Ok(());
+        }
+        let what = format!("it touches more than {PAIRS_MAX} pairs of subject and scope");
+        Err(Failure::new(FailureClass::TransactionTooLarge, what))
+    }
+
     /// The count of this pair will move.
     pub(crate) fn need(&mut self, slot: usize) {
         self.pairs[slot].needed = true;
@@ -328,7 +350,7 @@ impl Carry {
             self.pairs.write(writes);
             self.pairs = Pairs::default();
         }
-        if self.is_complete() || self.scopes.by_id.len() > SCOPES_MAX {
+        if self.is_complete() || self.scopes.by_id.len() > self.scopes_max {
             self.scopes.write(writes);
             self.scopes = Scopes::default();
         }

@@ -129,7 +129,8 @@ impl fmt::Display for FailureClass {
 pub struct Failure {
     /// Its class.
     pub class: FailureClass,
-    /// The transaction's commit position; `None` when the failure lies outside of any transaction.
+    /// The transaction's commit position; `None` when the failure lies outside of any, or between those of one batch: run them one
+    /// by one.
     pub commit_lsn: Option<Lsn>,
     /// Where the transaction ends, once that is known.
     pub end_lsn: Option<Lsn>,
@@ -189,7 +190,7 @@ pub enum StreamError {
     /// Blocking: becomes poison (Q2).
     #[error(transparent)]
     Blocked(#[from] Failure),
-    /// The spool's medium failed: transient in Q4's sense. The transaction is read again from the WAL.
+    /// The spool's medium failed: transient in Q4's sense. Reconnect; the transaction is read again from the WAL.
     #[error("spool a large transaction: {0}")]
     Spool(#[from] std::io::Error),
 }

@@ -188,8 +188,7 @@ impl Window {
         };
         if held(self).is_none() {
             let ahead = WINDOW_BYTES.max(length as u64).min(bytes.saturating_sub(offset));
-            // Emptied first: after a failed read nothing stale may look valid.
-            self.data.clear();
+            // Taken out: after a failed read nothing stale may look valid.
             let mut data = std::mem::take(&mut self.data);
             data.resize(ahead as usize, 0);
             spool.read_at(offset, &mut data)?;

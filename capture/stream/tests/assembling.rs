@@ -123,6 +123,43 @@ fn g4_an_unfinished_activation_is_forgotten_with_its_transaction() {
 }
 
 #[test]
+fn g4_a_reconnect_starts_under_the_registry_of_its_boundary_and_forgets_descriptions() {
+    let mut assembler = assembler(fixture());
+    let activates = [
+        frames::begin(100, 1),
+        frames::message(true, "tidegate.registry", b"1:2"),
+        source::describe(ITEM),
+        frames::commit(100),
+    ];
+    feed(&mut assembler, &activates).expect("assembles");
+    assert_eq!(assembler.registry().generation, RegistryGeneration(2));
+    // Nothing of it was durable: the stream comes again from before.
+    assembler.reconnected(fixture());
+    assert_eq!(assembler.registry().generation, RegistryGeneration(1));
+    let undescribed = [frames::begin(100, 1), item('I', 1, Some("L1"), "a", 1).frame()];
+    let Err(failure) = feed(&mut assembler, &undescribed) else { panic!("the server describes again") };
+    assert_eq!(failure.class, FailureClass::RelationUndescribed);
+}
+
+#[test]
+fn r3_rows_in_another_order_are_another_transaction() {
+    let rows = [item('I', 1, Some("L1"), "a", 1), item('I', 2, Some("L1"), "a", 1)];
+    let fences: Vec<_> = {
+        let mut source = Source::default();
+        rows.iter().map(|row| source.fence(row).frame()).collect()
+    };
+    let manifest = |order: [usize; 2]| {
+        let mut body = vec![source::describe(ITEM)];
+        body.extend(order.map(|at| rows[at].frame()));
+        body.extend(fences.iter().cloned());
+        let frames = source::Frames { commit_lsn: 900, body };
+        paired(&mut assembler(fixture()), &frames).expect("pairs").manifest().to_vec()
+    };
+    assert_ne!(manifest([0, 1]), manifest([1, 0]));
+    assert_eq!(manifest([0, 1]), manifest([0, 1]));
+}
+
+#[test]
 fn g2_activations_that_do_not_parse_go_backwards_or_are_not_answered_block() {
     let announce =
         |content: &[u8]| vec![frames::begin(100, 9), frames::message(true, "tidegate.registry", content)];
@@ -298,11 +335,13 @@ fn q1_malformed_values_name_their_column_and_nothing_of_themselves() {
 fn messages_outside_of_their_place_block() {
     let row = item('I', 1, Some("L1"), "a", 1).frame();
     let begin = frames::begin(100, 1);
-    assert_eq!(class_of(&[row.clone()]).class, FailureClass::MessageUnexpected);
+    assert_eq!(class_of(std::slice::from_ref(&row)).class, FailureClass::MessageUnexpected);
     assert_eq!(class_of(&[begin.clone(), row]).class, FailureClass::RelationUndescribed);
     assert_eq!(class_of(&[begin.clone(), begin.clone()]).class, FailureClass::MessageUnexpected);
     assert_eq!(class_of(&[frames::commit(100)]).class, FailureClass::MessageUnexpected);
     assert_eq!(class_of(&[begin.clone(), frames::commit(101)]).class, FailureClass::MessageUnexpected);
+    let again = [begin.clone(), frames::commit(100), begin.clone()];
+    assert_eq!(class_of(&again).class, FailureClass::MessageUnexpected, "R5: out of commit order");
     assert_eq!(
         class_of(&[frames::message(true, "tidegate.fence", b"")]).class,
         FailureClass::MessageUnexpected

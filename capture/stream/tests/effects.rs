@@ -19,13 +19,16 @@ fn effects_of(store: &Store, commit_lsn: u64) -> Vec<(String, i64, i32, i16, i64
         .collect()
 }
 
+/// Row digests of one scope, by table and key.
+type Held = BTreeMap<(i32, Vec<u8>), [u8; 16]>;
+
 /// What every test ends with: totals follow from rows and edges, and a client that applies each scope's effects, checking digest and
 /// count after each (V4), holds exactly the scope's rows.
 pub fn check(store: &Store) {
     let tables = &store.tables;
     let mut totals: BTreeMap<&str, (i64, ScopeDigest)> =
         tables.scopes.keys().map(|s| (s.as_str(), (0, ScopeDigest::EMPTY))).collect();
-    let mut rows_of: BTreeMap<&str, BTreeMap<(i32, Vec<u8>), [u8; 16]>> = BTreeMap::new();
+    let mut rows_of: BTreeMap<&str, Held> = BTreeMap::new();
     let mut edges = 0;
     for ((relation, key_index), row) in &tables.rows {
         for scope in &row.scopes {
@@ -44,7 +47,7 @@ pub fn check(store: &Store) {
             "{scope}"
         );
     }
-    let mut clients: BTreeMap<&str, BTreeMap<(i32, Vec<u8>), [u8; 16]>> = BTreeMap::new();
+    let mut clients: BTreeMap<&str, Held> = BTreeMap::new();
     for ((scope, lsn, event, ordinal), effect) in &tables.effects {
         let client = clients.entry(scope).or_default();
         let key = key_of_wire(&effect.key);

@@ -130,7 +130,7 @@ fn f8_a_version_that_the_projected_row_has_already_blocks() {
     let mut source = Source::default();
     let mut store = Store::default();
     let insert = item('I', 1, Some("L1"), "a", 1);
-    apply(&mut store, &source.changes(&[insert.clone()])).expect("inserts");
+    apply(&mut store, &source.changes(std::slice::from_ref(&insert))).expect("inserts");
     let version = store.tables.rows.values().next().expect("a row").version;
     let update = item('U', 1, Some("L1"), "b", 1);
     let mut fence = source.fence(&update);

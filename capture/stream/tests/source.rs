@@ -183,7 +183,7 @@ impl Source {
         Source { clock }
     }
 
-    fn tick(&mut self) -> u64 {
+    pub fn tick(&mut self) -> u64 {
         self.clock += 16;
         self.clock
     }

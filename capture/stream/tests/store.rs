@@ -36,10 +36,13 @@ pub struct StoredEffect {
     pub count_after: i64,
 }
 
+/// End, xid, commit time, events, effects, effect bytes, manifest.
+pub type StoredTransaction = (Lsn, i64, i64, i64, i64, i64, Vec<u8>);
+
 /// Every table, with scopes by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
-    pub transactions: BTreeMap<Lsn, (Lsn, i64, i64, i64, i64, i64, Vec<u8>)>,
+    pub transactions: BTreeMap<Lsn, StoredTransaction>,
     pub rows: BTreeMap<(i32, Vec<u8>), StoredRow>,
     pub scopes: BTreeMap<String, StoredScope>,
     pub edges: BTreeMap<(String, i32, Vec<u8>), ()>,
@@ -82,7 +85,8 @@ impl Store {
         mut transaction: PairedTransaction,
         limits: &PieceLimits,
     ) -> Result<usize, Failure> {
-        let (mut carry, mut pieces) = (Carry::default(), 0);
+        // One scope at a time: the rest is written out between pieces, and read again.
+        let (mut carry, mut pieces) = (Carry::bounded(limits.rows_max % 3), 0);
         while let Some(piece) = transaction.next_piece(limits).map_err(blocked)? {
             let mut batch = Batch::resume(carry);
             batch.push(piece);
