@@ -27,43 +27,58 @@ impl TestContext for Tables {
     }
 }
 
-pg_test!(Slots, async fn f2_each_row_operation_has_exactly_one_fence(t: Tables) {
-    t.0.ok("insert into list values ('a', 'x'); update list set name = 'y'; update list set name = name; delete from list").await;
-    assert_eq!(t.0.check().await, ["list I a", "list U a", "list U a", "list D a"]);
-    t.0.ok("insert into item select g, null, 't' from generate_series(1, 300) g; update item set rev = rev + 1; delete from item where id > 3").await;
-    assert_eq!(t.0.check().await.len(), 300 + 300 + 297);
-    t.0.ok("insert into item values (1, null, 'again') on conflict do nothing; update item set rev = 2 where id = 900").await;
-    assert_eq!(t.0.check().await, Vec::<String>::new(), "nothing happened, so nothing is fenced");
-});
+pg_test!(
+    Slots,
+    async fn f2_each_row_operation_has_exactly_one_fence(t: Tables) {
+        t.0.ok("insert into list values ('a', 'x'); update list set name = 'y'; update list set name = name; delete from list").await;
+        assert_eq!(t.0.check().await, ["list I a", "list U a", "list U a", "list D a"]);
+        t.0.ok("insert into item select g, null, 't' from generate_series(1, 300) g; update item set rev = rev + 1; delete from item where id > 3").await;
+        assert_eq!(t.0.check().await.len(), 300 + 300 + 297);
+        t.0.ok("insert into item values (1, null, 'again') on conflict do nothing; update item set rev = 2 where id = 900").await;
+        assert_eq!(t.0.check().await, Vec::<String>::new(), "nothing happened, so nothing is fenced");
+    }
+);
 
-pg_test!(Slots, async fn f2_on_conflict_do_update_has_only_the_update_fence(t: Tables) {
-    t.0.ok("insert into item values (1, null, 'a')").await;
-    t.0.ok("insert into item values (1, null, 'b'), (2, null, 'b') on conflict (id) do update set title = excluded.title").await;
-    t.0.ok("insert into item values (1, null, 'c'), (3, null, 'c') on conflict do nothing").await;
-    assert_eq!(t.0.check().await, ["item I 1", "item U 1", "item I 2", "item I 3"]);
-});
+pg_test!(
+    Slots,
+    async fn f2_on_conflict_do_update_has_only_the_update_fence(t: Tables) {
+        t.0.ok("insert into item values (1, null, 'a')").await;
+        t.0.ok("insert into item values (1, null, 'b'), (2, null, 'b') on conflict (id) do update set title = excluded.title").await;
+        t.0.ok("insert into item values (1, null, 'c'), (3, null, 'c') on conflict do nothing").await;
+        assert_eq!(t.0.check().await, ["item I 1", "item U 1", "item I 2", "item I 3"]);
+    }
+);
 
-pg_test!(Slots, async fn f2_merge_fences_what_it_did(t: Tables) {
-    t.0.ok("insert into item values (1, null, 'a'), (2, null, 'b')").await;
-    t.0.check().await;
-    t.0.ok("merge into item i using (values (1), (2), (3)) s (id) on i.id = s.id
+pg_test!(
+    Slots,
+    async fn f2_merge_fences_what_it_did(t: Tables) {
+        t.0.ok("insert into item values (1, null, 'a'), (2, null, 'b')").await;
+        t.0.check().await;
+        t.0.ok("merge into item i using (values (1), (2), (3)) s (id) on i.id = s.id
         when matched and s.id = 1 then update set title = 'z' when matched then delete
-        when not matched then insert (id) values (s.id)").await;
-    let mut changes = t.0.check().await;
-    changes.sort();
-    assert_eq!(changes, ["item D 2", "item I 3", "item U 1"]);
-});
+        when not matched then insert (id) values (s.id)")
+            .await;
+        let mut changes = t.0.check().await;
+        changes.sort();
+        assert_eq!(changes, ["item D 2", "item I 3", "item U 1"]);
+    }
+);
 
-pg_test!(Slots, async fn f3_a_rolled_back_savepoint_takes_its_fences_along(t: Tables) {
-    t.0.ok("begin; insert into item values (1, null, 'a'); savepoint s; update item set title = 'b'; delete from item; rollback to s;
+pg_test!(
+    Slots,
+    async fn f3_a_rolled_back_savepoint_takes_its_fences_along(t: Tables) {
+        t.0.ok("begin; insert into item values (1, null, 'a'); savepoint s; update item set title = 'b'; delete from item; rollback to s;
         update item set title = 'c'; savepoint s2; delete from item; release s2; insert into item values (1, null, 'd'); commit").await;
-    assert_eq!(t.0.check().await, ["item I 1", "item U 1", "item D 1", "item I 1"]);
-    t.0.ok("begin; update item set title = 'e'; rollback").await;
-    assert!(t.0.check().await.is_empty());
-});
+        assert_eq!(t.0.check().await, ["item I 1", "item U 1", "item D 1", "item I 1"]);
+        t.0.ok("begin; update item set title = 'e'; rollback").await;
+        assert!(t.0.check().await.is_empty());
+    }
+);
 
-pg_test!(Slots, async fn f3_an_exception_block_takes_its_fences_along(t: Tables) {
-    t.0.ok("do $$ begin
+pg_test!(
+    Slots,
+    async fn f3_an_exception_block_takes_its_fences_along(t: Tables) {
+        t.0.ok("do $$ begin
         insert into item values (1, null, 'a');
         for n in 1..5 loop
             begin
@@ -72,90 +87,139 @@ pg_test!(Slots, async fn f3_an_exception_block_takes_its_fences_along(t: Tables)
             exception when raise_exception then null;
             end;
         end loop;
-    end $$").await;
-    assert_eq!(t.0.check().await.len(), 1 + 3 * 3);
-});
-
-pg_test!(Slots, async fn f2_no_session_command_resets_the_ordinal(t: Tables) {
-    t.0.ok("begin; insert into item values (1, null, 'a'); reset all; update item set rev = 2; set session authorization default;
-        select set_config('tidegate.ordinal', '', true); update item set rev = 3; commit").await;
-    assert_eq!(t.0.check().await.len(), 3);
-});
-
-pg_test!(Slots, async fn f1_key_changes_are_refused_by_the_guard(t: Tables) {
-    t.0.ok("insert into item values (1, null, 'a'); insert into list values ('a')").await;
-    for sql in ["update item set id = 2", "update item set id = -id", "update list set id = 'b'",
-        "insert into item values (1, null, 'b') on conflict (id) do update set id = 7",
-        "merge into item i using (values (1)) s (id) on i.id = s.id when matched then update set id = 9"] {
-        let (message, hint) = t.0.fails("27000", sql).await;
-        assert!(message.starts_with("the key of public."), "{message}");
-        assert!(hint.contains("Delete the row"), "{hint}");
+    end $$")
+            .await;
+        assert_eq!(t.0.check().await.len(), 1 + 3 * 3);
     }
-    t.0.ok("update item set id = id, title = 'b'; update list set id = 'a' where id = 'a'").await;
-    assert_eq!(t.0.check().await, ["item I 1", "list I a", "item U 1", "list U a"]);
-});
+);
 
-pg_test!(Slots, async fn f1_the_fence_refuses_a_key_change_that_a_later_before_trigger_made(t: Tables) {
-    t.0.ok("create function public.move() returns trigger language plpgsql as $$ begin new.id := new.id + 100; return new; end $$;
+pg_test!(
+    Slots,
+    async fn f2_no_session_command_resets_the_ordinal(t: Tables) {
+        t.0.ok("begin; insert into item values (1, null, 'a'); reset all; update item set rev = 2; set session authorization default;
+        select set_config('tidegate.ordinal', '', true); update item set rev = 3; commit").await;
+        assert_eq!(t.0.check().await.len(), 3);
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn f1_key_changes_are_refused_by_the_guard(t: Tables) {
+        t.0.ok("insert into item values (1, null, 'a'); insert into list values ('a')").await;
+        for sql in [
+            "update item set id = 2",
+            "update item set id = -id",
+            "update list set id = 'b'",
+            "insert into item values (1, null, 'b') on conflict (id) do update set id = 7",
+            "merge into item i using (values (1)) s (id) on i.id = s.id when matched then update set id = 9",
+        ] {
+            let (message, hint) = t.0.fails("27000", sql).await;
+            assert!(message.starts_with("the key of public."), "{message}");
+            assert!(hint.contains("Delete the row"), "{hint}");
+        }
+        t.0.ok("update item set id = id, title = 'b'; update list set id = 'a' where id = 'a'").await;
+        assert_eq!(t.0.check().await, ["item I 1", "list I a", "item U 1", "list U a"]);
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn f1_the_fence_refuses_a_key_change_that_a_later_before_trigger_made(t: Tables) {
+        t.0.ok("create function public.move() returns trigger language plpgsql as $$ begin new.id := new.id + 100; return new; end $$;
         create trigger \"~~after_the_guard\" before update on item for each row execute function public.move();
         insert into item values (1, null, 'a')").await;
-    let (message, _) = t.0.fails("27000", "update item set title = 'b'").await;
-    assert_eq!(message, "the key of public.item cannot change: tidegate streams this table");
-    assert_eq!(t.0.check().await, ["item I 1"]);
-});
+        let (message, _) = t.0.fails("27000", "update item set title = 'b'").await;
+        assert_eq!(message, "the key of public.item cannot change: tidegate streams this table");
+        assert_eq!(t.0.check().await, ["item I 1"]);
+    }
+);
 
-pg_test!(Slots, async fn f4_a_dependency_fence_has_no_table_id(t: Tables) {
-    t.0.ok("insert into member values (7, 'u', 1)").await;
-    let transactions = t.0.decode().await;
-    let Some(Event::Fence(fence)) = transactions[0].iter().find(|event| matches!(event, Event::Fence(_))) else {
-        panic!("no fence: {transactions:?}");
-    };
-    assert_eq!((fence.table, fence.operation, fence.key.as_str()), (None, RowOperation::Insert, "7"));
-    assert_eq!(fence.name, "public.member");
-});
+pg_test!(
+    Slots,
+    async fn f4_a_dependency_fence_has_no_table_id(t: Tables) {
+        t.0.ok("insert into member values (7, 'u', 1)").await;
+        let transactions = t.0.decode().await;
+        let Some(Event::Fence(fence)) = transactions[0].iter().find(|event| matches!(event, Event::Fence(_)))
+        else {
+            panic!("no fence: {transactions:?}");
+        };
+        assert_eq!((fence.table, fence.operation, fence.key.as_str()), (None, RowOperation::Insert, "7"));
+        assert_eq!(fence.name, "public.member");
+    }
+);
 
 const MUTATION: &str = "insert into tidegate.client (subject, client_id) values ('u', '00000000-0000-0000-0000-000000000001') on conflict do nothing;
     insert into tidegate.client_mutation (subject, client_id, number, fingerprint, status)
     values ('u', '00000000-0000-0000-0000-000000000001', 1, sha256('x'), 'accepted');
     select set_config('tidegate.mutation', max(mutation_id)::text, true) from tidegate.client_mutation;";
 
-pg_test!(Slots, async fn f5_a_push_leaves_a_write_fence_in_the_transaction_of_its_row(t: Tables) {
-    t.0.ok(&format!("begin; {MUTATION} insert into item values (1, null, 'a'); update item set rev = 2; commit")).await;
-    let fences: Vec<(String, String, i64, String)> =
-        sqlx::query_as("select fence_id::text, version::text, mutation_id, key from tidegate.write_fence")
-            .fetch_all(t.0.pool()).await.expect("write fences");
-    assert_eq!(fences.len(), 2);
-    for event in t.0.decode().await.remove(0) {
-        if let Event::Fence(fence) = event {
-            let stored = fences.iter().find(|stored| stored.0 == fence.fence).expect("its write fence");
-            assert_eq!((&stored.1, stored.3.as_str()), (&fence.version, "1"));
-            assert_eq!(fence.mutation, Some(u64::try_from(stored.2).expect("id")));
+pg_test!(
+    Slots,
+    async fn f5_a_push_leaves_a_write_fence_in_the_transaction_of_its_row(t: Tables) {
+        t.0.ok(&format!(
+            "begin; {MUTATION} insert into item values (1, null, 'a'); update item set rev = 2; commit"
+        ))
+        .await;
+        let fences: Vec<(String, String, i64, String)> = sqlx::query_as(
+            "select fence_id::text, version::text, mutation_id, key from tidegate.write_fence",
+        )
+        .fetch_all(t.0.pool())
+        .await
+        .expect("write fences");
+        assert_eq!(fences.len(), 2);
+        for event in t.0.decode().await.remove(0) {
+            if let Event::Fence(fence) = event {
+                let stored = fences.iter().find(|stored| stored.0 == fence.fence).expect("its write fence");
+                assert_eq!((&stored.1, stored.3.as_str()), (&fence.version, "1"));
+                assert_eq!(fence.mutation, Some(u64::try_from(stored.2).expect("id")));
+            }
         }
+        t.0.ok(&format!("begin; {MUTATION_OTHER} insert into item values (2, null, 'a'); rollback")).await;
+        let count: i64 = sqlx::query_scalar("select count(*) from tidegate.write_fence")
+            .fetch_one(t.0.pool())
+            .await
+            .expect("count");
+        assert_eq!(count, 2, "F3: it rolls back with its row");
     }
-    t.0.ok(&format!("begin; {MUTATION_OTHER} insert into item values (2, null, 'a'); rollback")).await;
-    let count: i64 = sqlx::query_scalar("select count(*) from tidegate.write_fence").fetch_one(t.0.pool()).await.expect("count");
-    assert_eq!(count, 2, "F3: it rolls back with its row");
-});
+);
 
-const MUTATION_OTHER: &str = "insert into tidegate.client_mutation (subject, client_id, number, fingerprint, status)
+const MUTATION_OTHER: &str =
+    "insert into tidegate.client_mutation (subject, client_id, number, fingerprint, status)
     values ('u', '00000000-0000-0000-0000-000000000001', 2, sha256('y'), 'accepted');
     select set_config('tidegate.mutation', max(mutation_id)::text, true) from tidegate.client_mutation;";
 
-pg_test!(Slots, async fn f5_a_setting_alone_forges_no_mutation(t: Tables) {
-    t.0.ok(&format!("begin; {MUTATION} commit")).await;
-    for forged in ["1", "999999999999999999999999", "-1", "x", "", " 1", "1; select 1"] {
-        t.0.ok(&format!("select set_config('tidegate.mutation', '{forged}', false);
-            insert into item values (1, null, 'a') on conflict (id) do update set rev = item.rev + 1")).await;
+pg_test!(
+    Slots,
+    async fn f5_a_setting_alone_forges_no_mutation(t: Tables) {
+        t.0.ok(&format!("begin; {MUTATION} commit")).await;
+        for forged in ["1", "999999999999999999999999", "-1", "x", "", " 1", "1; select 1"] {
+            t.0.ok(&format!(
+                "select set_config('tidegate.mutation', '{forged}', false);
+            insert into item values (1, null, 'a') on conflict (id) do update set rev = item.rev + 1"
+            ))
+            .await;
+        }
+        let count: i64 = sqlx::query_scalar("select count(*) from tidegate.write_fence")
+            .fetch_one(t.0.pool())
+            .await
+            .expect("count");
+        assert_eq!(count, 0);
+        assert_eq!(t.0.check().await.len(), 7);
     }
-    let count: i64 = sqlx::query_scalar("select count(*) from tidegate.write_fence").fetch_one(t.0.pool()).await.expect("count");
-    assert_eq!(count, 0);
-    assert_eq!(t.0.check().await.len(), 7);
-});
+);
 
-pg_test!(Slots, async fn k3_truncate_is_refused_up_front(t: Tables) {
-    for sql in ["truncate item", "truncate list cascade", "begin; insert into item values (1); truncate item", "set session_replication_role = replica; truncate item"] {
-        let (message, hint) = t.0.fails("0A000", sql).await;
-        assert!(message.starts_with("TRUNCATE of public."), "{message}");
-        assert_eq!(hint, "Use DELETE.");
+pg_test!(
+    Slots,
+    async fn k3_truncate_is_refused_up_front(t: Tables) {
+        for sql in [
+            "truncate item",
+            "truncate list cascade",
+            "begin; insert into item values (1); truncate item",
+            "set session_replication_role = replica; truncate item",
+        ] {
+            let (message, hint) = t.0.fails("0A000", sql).await;
+            assert!(message.starts_with("TRUNCATE of public."), "{message}");
+            assert_eq!(hint, "Use DELETE.");
+        }
     }
-});
+);

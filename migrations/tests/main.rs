@@ -6,6 +6,7 @@ mod fence;
 mod fence_order;
 mod fence_surroundings;
 mod loader;
+mod refusal;
 mod register;
 mod replay;
 mod stream;

@@ -153,7 +153,10 @@ impl Stream {
             for (row, mut fences) in fences {
                 fences.sort_by_key(|fence| fence.ordinal);
                 let operations: Vec<_> = fences.iter().map(|fence| fence.operation).collect();
-                assert_eq!(operations, changes[&row], "F7: fences of {row:?} out of the order of its changes");
+                assert_eq!(
+                    operations, changes[&row],
+                    "F7: fences of {row:?} out of the order of its changes"
+                );
                 newest.insert(row, fences.pop().expect("one at least"));
             }
         }
