@@ -1,0 +1,97 @@
+/** A held scope together with what an application hangs on it: table views, effect listeners, and who waits for rows. */
+
+import type { Catalog } from './catalog.ts';
+import type { SyncError } from './errors.ts';
+import type { Key } from './key.ts';
+import type { Row } from './outbox/merge.ts';
+import type { Overlay } from './outbox/overlay.ts';
+import type { ScopeChange } from './replica/replica.ts';
+import type { RowChange } from './replica/rows.ts';
+import type { ScopeState } from './replica/scope-state.ts';
+import { call } from './signal.ts';
+import { givenKey, type RowDecoder, TableView, type ViewSource } from './table-view.ts';
+
+/** One confirmed change; own writes come as changes only when they have come round. */
+export type AnyChange =
+  | { readonly op: 'upsert'; readonly table: string; readonly key: Key; readonly row: Row }
+  | { readonly op: 'delete'; readonly table: string; readonly key: Key };
+
+export interface AnyEffect {
+  /** One source transaction's part in the scope; or a rebuild, as what leads from the old rows to the new. */
+  readonly kind: 'transaction' | 'rebuild';
+  readonly changes: readonly AnyChange[];
+}
+
+export class HeldScope {
+  readonly state: ScopeState;
+  readonly #views = new Map<string, TableView>();
+  readonly #listeners = new Set<{ fn: (effect: AnyEffect) => void }>();
+  readonly #catalog: Catalog;
+  readonly #decoder: RowDecoder;
+  readonly #source: ViewSource;
+  #waiters: { resolve(): void; reject(error: SyncError): void }[] = [];
+
+  constructor(state: ScopeState, catalog: Catalog, overlay: Overlay, decoder: RowDecoder) {
+    this.state = state;
+    this.#catalog = catalog;
+    this.#decoder = decoder;
+    this.#source = { scope: state, overlay, decoder, tableId: (spec) => catalog.id(spec) };
+  }
+
+  view(alias: string): TableView {
+    const known = this.#views.get(alias);
+    if (known !== undefined) return known;
+    const view = new TableView(this.#catalog.spec(alias), this.#source);
+    this.#views.set(alias, view);
+    return view;
+  }
+
+  invalidate(alias?: string): void {
+    for (const [name, view] of this.#views) if (alias === undefined || alias === name) view.invalidate();
+  }
+
+  notify(): void {
+    this.state.show();
+    for (const view of this.#views.values()) view.notify();
+    if (this.state.usable) for (const waiter of this.#waiters.splice(0)) waiter.resolve();
+    else if (this.state.error !== null) this.end(this.state.error);
+  }
+
+  end(error: SyncError): void {
+    for (const waiter of this.#waiters.splice(0)) waiter.reject(error);
+  }
+
+  ready(): Promise<void> {
+    if (this.state.usable) return Promise.resolve();
+    if (this.state.error !== null) return Promise.reject(this.state.error);
+    return new Promise((resolve, reject) => {
+      this.#waiters.push({ resolve, reject });
+    });
+  }
+
+  listen(fn: (effect: AnyEffect) => void): () => void {
+    const listener = { fn };
+    this.#listeners.add(listener);
+    return () => void this.#listeners.delete(listener);
+  }
+
+  /** The calls that a cut owes its listeners, each with its transaction. */
+  effects(change: ScopeChange): { readonly tx: number; deliver(): void }[] {
+    if (this.#listeners.size === 0) return [];
+    return change.transactions.flatMap(({ tx, changes }) => {
+      const effect: AnyEffect = {
+        kind: change.kind === 'rebuild' ? 'rebuild' : 'transaction',
+        changes: changes.flatMap((one) => this.#change(one)),
+      };
+      if (effect.changes.length === 0) return [];
+      return [{ tx, deliver: () => [...this.#listeners].forEach(({ fn }) => call(fn, effect)) }];
+    });
+  }
+
+  #change({ table, key, row }: RowChange): AnyChange[] {
+    const spec = this.#catalog.byId(table);
+    if (spec === undefined) return [];
+    const at = { table: spec.alias, key: givenKey(spec, key) };
+    return [row === null ? { op: 'delete', ...at } : { op: 'upsert', ...at, row: this.#decoder.decode(spec, row) }];
+  }
+}

@@ -1,0 +1,22 @@
+/** What the SDK reports besides its signals. No row values, keys or tokens, ever. */
+
+export type Level = 'error' | 'warn' | 'info' | 'silent';
+
+export interface LogEvent {
+  readonly level: 'error' | 'warn' | 'info';
+  /** What happened: a code. */
+  readonly event: string;
+  readonly detail: Readonly<Record<string, string | number | boolean>>;
+}
+
+export type Log = (level: LogEvent['level'], event: string, detail?: LogEvent['detail']) => void;
+
+const RANK: Record<Level, number> = { silent: 0, error: 1, warn: 2, info: 3 };
+
+export function logTo(target: Level | ((event: LogEvent) => void)): Log {
+  if (typeof target === 'function') return (level, event, detail = {}) => target({ level, event, detail });
+  return (level, event, detail = {}) => {
+    // biome-ignore lint/suspicious/noConsole: the one place that writes to the console
+    if (RANK[level] <= RANK[target]) console[level](`tidegate: ${event}`, detail);
+  };
+}

@@ -1,0 +1,58 @@
+/** The one reactive shape: a value, and a way to hear of its changes. Also a Svelte store. */
+
+export interface Signal<V> {
+  readonly value: V;
+  /** Calls `fn` at once and then after each change. Gives the function that ends it. */
+  subscribe(fn: (value: V) => void): () => void;
+}
+
+/** What a subscriber throws must not keep others from hearing, nor stop the sync: it surfaces as an unhandled error. */
+export function call<V>(fn: (value: V) => void, value: V): void {
+  try {
+    fn(value);
+  } catch (error) {
+    queueMicrotask(() => {
+      throw error;
+    });
+  }
+}
+
+/** A signal that its owner sets. */
+export class Cell<V> implements Signal<V> {
+  #value: V;
+  readonly #subscribers = new Set<{ fn: (value: V) => void }>();
+  readonly #same: (a: V, b: V) => boolean;
+
+  constructor(value: V, same: (a: V, b: V) => boolean = Object.is) {
+    this.#value = value;
+    this.#same = same;
+  }
+
+  get value(): V {
+    return this.#value;
+  }
+
+  set(value: V): void {
+    if (this.#same(this.#value, value)) return;
+    this.#value = value;
+    for (const subscriber of [...this.#subscribers]) {
+      if (this.#subscribers.has(subscriber)) call(subscriber.fn, value);
+    }
+  }
+
+  subscribe(fn: (value: V) => void): () => void {
+    const subscriber = { fn };
+    this.#subscribers.add(subscriber);
+    call(fn, this.#value);
+    return () => void this.#subscribers.delete(subscriber);
+  }
+}
+
+/** Equality of small flat records, such as statuses. */
+export function sameFields<V extends object>(a: V, b: V): boolean {
+  const left = Object.entries(a);
+  return (
+    left.length === Object.keys(b).length &&
+    left.every(([name, value]) => Object.is(value, (b as Record<string, unknown>)[name]))
+  );
+}
