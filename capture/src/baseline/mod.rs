@@ -1,0 +1,144 @@
+//! The first baseline (B): a candidate slot and its snapshot become a staged state, which catches up, is verified and activated. Each
+//! phase is recorded, so that a process that dies resumes from the same slot and boundary, or discards the stage and starts over.
+//!
+//! Catch-up uses the worker's own intake and materialization (B3). What a baseline reads of application tables, it reads under
+//! the one snapshot (R7).
+
+mod activate;
+mod binary;
+mod candidate;
+mod encode;
+mod record;
+mod stage;
+mod text;
+mod verify;
+
+use crate::columns::SqlLsn;
+use crate::error::Doing;
+use crate::failpoints::fail_point;
+use crate::heartbeat::State;
+use crate::intake::Intake;
+use crate::materialize::{Materializer, Target};
+use crate::ownership::{self, Claim};
+use crate::progress::{self, Stream};
+use crate::run::{Connections, catch_up};
+use crate::source::{Gated, Server};
+use crate::supervise::Worker;
+use crate::{CaptureError, Refusal, registry};
+use record::Staged;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+/// Makes the first generation. Blocking and transient failures end it; the next session resumes or starts over.
+pub(crate) async fn first_start(
+    worker: &mut Worker,
+    sql: &mut Connections,
+    claim: Claim,
+) -> Result<Stream, CaptureError> {
+    worker.heartbeat.state(State::Starting, Some("baseline".into()));
+    let staged = match record::sweep(&mut sql.control, worker.endpoint.database()).await? {
+        Some(staged) => staged,
+        None => make_stage(worker, sql).await?,
+    };
+    let done = finish(worker, sql, claim, &staged).await;
+    if let Err(error) = &done
+        && matches!(error, CaptureError::Blocked(_))
+    {
+        // A transaction that cannot be caught up with may well be covered by a newer snapshot.
+        record::discard(&mut sql.control, &staged.candidate, &error.reason()).await?;
+        worker.attempt = None;
+        return Err(CaptureError::Waiting(format!("baseline: {}", error.reason())));
+    }
+    done?;
+    progress::read(&mut sql.writer)
+        .await?
+        .ok_or_else(|| Refusal::Inconsistent("an activated baseline left no progress").into())
+}
+
+/// recorded → slot_created → staged
+async fn make_stage(worker: &Worker, sql: &mut Connections) -> Result<Staged, CaptureError> {
+    candidate::check_prerequisites(&mut sql.control).await?;
+    let candidate = record::begin(&mut sql.control, worker.endpoint.database()).await?;
+    fail_point!(BASELINE_RECORDED);
+    let made = async {
+        let exported = candidate::create(worker, &mut sql.control, &candidate).await?;
+        stage::stage(worker, sql, &candidate, exported).await
+    };
+    match made.await {
+        Ok(()) => {}
+        Err(killed @ CaptureError::Killed(_)) => return Err(killed),
+        Err(error) => {
+            // Best effort: the sweep of the next session does it otherwise.
+            if let Err(second) = record::discard(&mut sql.control, &candidate, &error.reason()).await {
+                tracing::debug!(error = %second, "baseline not discarded yet");
+            }
+            return Err(error);
+        }
+    }
+    fail_point!(BASELINE_STAGED);
+    record::staged(&mut sql.control, candidate.reset)
+        .await?
+        .ok_or_else(|| Refusal::Inconsistent("a staged baseline has no record").into())
+}
+
+/// staged → caught_up → verified → activated → cleaned
+async fn finish(
+    worker: &mut Worker,
+    sql: &mut Connections,
+    claim: Claim,
+    staged: &Staged,
+) -> Result<(), CaptureError> {
+    let (server, barrier, visible) = reach_barrier(worker, sql, claim, staged).await?;
+    fail_point!(BASELINE_CAUGHT_UP);
+    worker.heartbeat.state(State::Starting, Some("baseline: verifying".into()));
+    verify::verify(&mut sql.control, &staged.candidate).await?;
+    record::phase(&mut sql.control, staged.candidate.reset, "verified").await?;
+    fail_point!(BASELINE_VERIFIED);
+    activate::activate(&mut sql.writer, claim, staged, &server, barrier.end_lsn, &visible).await?;
+    fail_point!(BASELINE_ACTIVATED);
+    activate::clean(&mut sql.writer, &staged.candidate).await
+}
+
+/// Streams from the candidate slot until it has decoded a marker that we put into the WAL (B4).
+async fn reach_barrier(
+    worker: &mut Worker,
+    sql: &mut Connections,
+    claim: Claim,
+    staged: &Staged,
+) -> Result<(Server, tidegate_stream::Marker, String), CaptureError> {
+    let candidate = &staged.candidate;
+    worker.heartbeat.state(State::Starting, Some("baseline: catching up".into()));
+    let gated =
+        Gated::connect(&worker.endpoint, worker.id, &worker.config.limits, &candidate.slot, staged.caught_up)
+            .await?;
+    let server = gated.server.clone();
+    ownership::record_walsender(&mut sql.writer, claim, gated.walsender_pid).await?;
+    let mut source = gated.start(&worker.config.limits).await?;
+    let registry = registry::load(&mut sql.control, staged.registry).await?;
+    let mut intake = Intake::new(registry, &worker.config, None);
+    let target = Target::Candidate { reset: candidate.reset, state: candidate.state };
+    let limits = worker.config.limits;
+    let mut materializer =
+        Materializer::new(&mut sql.writer, claim, target, staged.caught_up, None, &limits).await?;
+
+    let nonce = Uuid::new_v4();
+    record::barrier_announced(&mut sql.control, candidate.reset, nonce).await?;
+    let visible = emit_marker(&mut sql.control, nonce).await?;
+    fail_point!(BASELINE_MARKED);
+    let barrier = catch_up(worker, &mut source, &mut intake, &mut materializer, sql, nonce).await?;
+    record::caught_up(&mut sql.control, candidate.reset, &barrier).await?;
+    Ok((server, barrier, visible))
+}
+
+/// Puts the barrier into the WAL. Returns what was committed before it, for B6.
+async fn emit_marker(connection: &mut PgConnection, nonce: Uuid) -> Result<String, CaptureError> {
+    let (visible, _): (String, SqlLsn) = sqlx::query_as(
+        "select pg_current_snapshot()::text, pg_logical_emit_message(true, $1, '1:' || $2::uuid)",
+    )
+    .bind(tidegate_model::MARKER_PREFIX)
+    .bind(nonce)
+    .fetch_one(connection)
+    .await
+    .doing("emit the barrier")?;
+    Ok(visible)
+}

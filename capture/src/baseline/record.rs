@@ -1,0 +1,201 @@
+//! The durable record of a baseline, phase by phase (B12), and what becomes of one whose process died.
+
+use crate::columns::SqlLsn;
+use crate::error::Doing;
+use crate::{CaptureError, slot};
+use sqlx::{PgConnection, Row};
+use tidegate_model::{Lsn, RegistryGeneration, StateId};
+use uuid::Uuid;
+
+/// A baseline in progress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub(super) reset: Uuid,
+    pub(super) slot: String,
+    pub(super) state: StateId,
+}
+
+/// One whose stage is durable: it can be caught up from its boundary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Staged {
+    pub(super) candidate: Candidate,
+    pub(super) consistent: Lsn,
+    pub(super) caught_up: Lsn,
+    pub(super) registry: RegistryGeneration,
+}
+
+/// Records the intent, before the slot exists, so that every slot of ours can be swept.
+pub(super) async fn begin(connection: &mut PgConnection, database: &str) -> Result<Candidate, CaptureError> {
+    let reset = Uuid::new_v4();
+    let slot = format!("tidegate_{}", &reset.simple().to_string()[..8]);
+    let state: i32 = sqlx::query_scalar(
+        "insert into tidegate.stream_reset (reset_id, kind, phase, slot_name, database_name, plugin, state_id, reason)
+         values ($1, 'first_start', 'recorded', $2::text::name, $3::text::name, 'pgoutput', nextval('tidegate.state_id'), 'first start')
+         returning state_id",
+    )
+    .bind(reset)
+    .bind(&slot)
+    .bind(database)
+    .fetch_one(connection)
+    .await
+    .doing("record the baseline")?;
+    Ok(Candidate { reset, slot, state: StateId(state) })
+}
+
+/// Moves to a phase.
+pub(super) async fn phase(
+    connection: &mut PgConnection,
+    reset: Uuid,
+    phase: &str,
+) -> Result<(), CaptureError> {
+    sqlx::query(
+        "update tidegate.stream_reset set phase = $2, phase_at = clock_timestamp() where reset_id = $1",
+    )
+    .bind(reset)
+    .bind(phase)
+    .execute(connection)
+    .await
+    .doing("record the baseline's phase")?;
+    Ok(())
+}
+
+/// The slot exists: its consistent point, and the snapshot that goes with it.
+pub(super) async fn slot_created(
+    connection: &mut PgConnection,
+    candidate: &Candidate,
+    consistent: Lsn,
+) -> Result<(), CaptureError> {
+    sqlx::query(
+        "update tidegate.stream_reset set phase = 'slot_created', phase_at = clock_timestamp(), consistent_lsn = $2, caught_up_lsn = $2
+         where reset_id = $1",
+    )
+    .bind(candidate.reset)
+    .bind(SqlLsn(consistent))
+    .execute(connection)
+    .await
+    .doing("record the candidate slot")?;
+    Ok(())
+}
+
+/// A barrier is about to be put into the WAL.
+pub(super) async fn barrier_announced(
+    connection: &mut PgConnection,
+    reset: Uuid,
+    nonce: Uuid,
+) -> Result<(), CaptureError> {
+    sqlx::query("update tidegate.stream_reset set barrier_nonce = $2, barrier_commit_lsn = null, barrier_end_lsn = null where reset_id = $1")
+        .bind(reset)
+        .bind(nonce)
+        .execute(connection)
+        .await
+        .doing("record the barrier")?;
+    Ok(())
+}
+
+/// The candidate has decoded the barrier itself (B4).
+pub(super) async fn caught_up(
+    connection: &mut PgConnection,
+    reset: Uuid,
+    barrier: &tidegate_stream::Marker,
+) -> Result<(), CaptureError> {
+    sqlx::query(
+        "update tidegate.stream_reset set phase = 'caught_up', phase_at = clock_timestamp(), barrier_commit_lsn = $2, barrier_end_lsn = $3
+         where reset_id = $1",
+    )
+    .bind(reset)
+    .bind(SqlLsn(barrier.commit_lsn))
+    .bind(SqlLsn(barrier.end_lsn))
+    .execute(connection)
+    .await
+    .doing("record the barrier")?;
+    Ok(())
+}
+
+/// The newest staged record with its registry and boundary.
+pub(super) async fn staged(
+    connection: &mut PgConnection,
+    reset: Uuid,
+) -> Result<Option<Staged>, CaptureError> {
+    let row = sqlx::query(
+        "select reset_id, slot_name::text, state_id, consistent_lsn, caught_up_lsn, registry_generation
+         from tidegate.stream_reset
+         where reset_id = $1 and consistent_lsn is not null and caught_up_lsn is not null and registry_generation is not null",
+    )
+    .bind(reset)
+    .fetch_optional(connection)
+    .await
+    .doing("read the baseline's record")?;
+    let staged = |row: sqlx::postgres::PgRow| -> Result<Staged, sqlx::Error> {
+        Ok(Staged {
+            candidate: Candidate {
+                reset: row.try_get("reset_id")?,
+                slot: row.try_get("slot_name")?,
+                state: StateId(row.try_get("state_id")?),
+            },
+            consistent: row.try_get::<SqlLsn, _>("consistent_lsn")?.0,
+            caught_up: row.try_get::<SqlLsn, _>("caught_up_lsn")?.0,
+            registry: RegistryGeneration(row.try_get("registry_generation")?),
+        })
+    };
+    row.map(staged).transpose().doing("read the baseline's record")
+}
+
+/// What the last process left behind: at most one stage that can be resumed; everything else is discarded, and no slot of ours
+/// stays without a use.
+pub(super) async fn sweep(
+    connection: &mut PgConnection,
+    database: &str,
+) -> Result<Option<Staged>, CaptureError> {
+    let left: Vec<(Uuid, String, i32, String)> = sqlx::query_as(
+        "select r.reset_id, r.slot_name::text, r.state_id, r.phase from tidegate.stream_reset r
+         where r.kind = 'first_start' and (r.phase not in ('activated', 'cleaned', 'discarded')
+             or r.phase = 'discarded' and exists (select from pg_replication_slots s where s.slot_name = r.slot_name))
+         order by r.started_at desc",
+    )
+    .fetch_all(&mut *connection)
+    .await
+    .doing("look for unfinished baselines")?;
+    let mut resumable = None;
+    for (reset, slot, state, phase) in left {
+        let candidate = Candidate { reset, slot, state: StateId(state) };
+        let is_staged = matches!(phase.as_str(), "staged" | "caught_up" | "verified");
+        if is_staged && resumable.is_none() && is_alive(connection, &candidate, database).await? {
+            resumable = staged(connection, reset).await?;
+            continue;
+        }
+        discard(connection, &candidate, "left behind by a process that died").await?;
+    }
+    Ok(resumable)
+}
+
+async fn is_alive(
+    connection: &mut PgConnection,
+    candidate: &Candidate,
+    database: &str,
+) -> Result<bool, CaptureError> {
+    let facts = slot::release(connection, &candidate.slot).await?;
+    Ok(slot::check_usable(&candidate.slot, facts.as_ref(), database).is_ok())
+}
+
+/// Gives a candidate up: nothing of it stays but its record.
+pub(super) async fn discard(
+    connection: &mut PgConnection,
+    candidate: &Candidate,
+    error: &str,
+) -> Result<(), CaptureError> {
+    slot::drop_if_exists(connection, &candidate.slot).await?;
+    sqlx::query(
+        "with gone as (select tidegate.drop_state($2))
+         update tidegate.stream_reset
+         set phase = 'discarded', phase_at = clock_timestamp(), error = $3
+         from gone where reset_id = $1",
+    )
+    .bind(candidate.reset)
+    .bind(candidate.state.0)
+    .bind(error)
+    .execute(connection)
+    .await
+    .doing("discard a baseline")?;
+    tracing::info!(slot = candidate.slot, error, "baseline discarded");
+    Ok(())
+}

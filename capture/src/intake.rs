@@ -1,0 +1,188 @@
+//! Between the source and materialization: assembles and pairs what arrives, recognises replays, and keeps the group of whole
+//! transactions that the next commit will make durable. No transaction is ever dropped from here: a failure waits until what came
+//! before it is durable (R5, Q2).
+
+use crate::CaptureError;
+use crate::acknowledge::IdleObservation;
+use crate::config::{Config, Limits};
+use crate::failpoints::fail_point;
+use crate::materialize::Materializer;
+use crate::registry;
+use crate::source::SourceEvent;
+use sqlx::PgConnection;
+use std::sync::Arc;
+use std::time::Instant;
+use tidegate_model::{Lsn, Snapshot};
+use tidegate_stream::decode::LogicalMessage;
+use tidegate_stream::{Assembler, FileSpool, PairedTransaction, SpoolFactory, Step, Transaction};
+
+/// What has arrived and is not durable.
+pub(crate) struct Intake {
+    assembler: Assembler,
+    limits: Limits,
+    group: Vec<PairedTransaction>,
+    group_events: u64,
+    group_bytes: u64,
+    group_since: Option<Instant>,
+    /// A transaction that must not share a commit, and had company when it came.
+    held: Option<PairedTransaction>,
+    /// A failure that waits for what came before it.
+    stopped: Option<CaptureError>,
+    /// After a failed group: transactions that begin before this position go one by one, so that exactly the bad one fails alone.
+    singly_until: Option<Lsn>,
+    /// End of the newest keepalive, while nothing came after it.
+    keepalive: Option<Lsn>,
+}
+
+impl Intake {
+    pub(crate) fn new(registry: Arc<Snapshot>, config: &Config, singly_until: Option<Lsn>) -> Intake {
+        let limits = config.limits;
+        let stream_limits = tidegate_stream::Limits {
+            memory_bytes: limits.transaction_memory_bytes_max,
+            events_max: usize::try_from(limits.transaction_events_max).unwrap_or(usize::MAX),
+            bytes_max: limits.transaction_bytes_max,
+        };
+        Intake {
+            assembler: Assembler::new(registry, stream_limits, spool(config)),
+            limits,
+            group: Vec::new(),
+            group_events: 0,
+            group_bytes: 0,
+            group_since: None,
+            held: None,
+            stopped: None,
+            singly_until,
+            keepalive: None,
+        }
+    }
+
+    /// Takes one event. `reader` is asked for registry snapshots and for the records of replayed transactions.
+    pub(crate) async fn take(
+        &mut self,
+        event: SourceEvent,
+        materializer: &Materializer,
+        reader: &mut PgConnection,
+    ) -> Result<(), CaptureError> {
+        let step = match event {
+            SourceEvent::KeepAlive(end) => {
+                // A3: in the middle of a transaction it says nothing about idleness.
+                self.keepalive = self.assembler.is_idle().then_some(end);
+                return Ok(());
+            }
+            SourceEvent::Begin(begin) => self.assembler.begin(begin),
+            SourceEvent::Commit(commit) => self.assembler.commit(commit),
+            SourceEvent::Frame(data) => self.assembler.frame(&data),
+            SourceEvent::Message { transactional, prefix, content } => {
+                self.assembler.logical(LogicalMessage { transactional, prefix: &prefix, content: &content })
+            }
+        };
+        self.keepalive = None;
+        let taken = match step {
+            Ok(Step::Continue) => Ok(()),
+            Ok(Step::Transaction(transaction)) => self.pair(*transaction, materializer, reader).await,
+            Ok(Step::NeedsSnapshot { generation, .. }) => match registry::load(reader, generation).await {
+                Ok(snapshot) => self.assembler.provide_snapshot(snapshot).map_err(CaptureError::from),
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error.into()),
+        };
+        match taken {
+            // Everything before it becomes durable first; then it blocks.
+            Err(error @ CaptureError::Blocked(_)) if !self.group.is_empty() => {
+                self.stopped = Some(error);
+                Ok(())
+            }
+            taken => taken,
+        }
+    }
+
+    async fn pair(
+        &mut self,
+        transaction: Transaction,
+        materializer: &Materializer,
+        reader: &mut PgConnection,
+    ) -> Result<(), CaptureError> {
+        fail_point!(TRANSACTION_ASSEMBLED);
+        let paired = transaction.pair()?;
+        fail_point!(TRANSACTION_PAIRED);
+        let header = *paired.header();
+        if materializer.is_replay(&header) {
+            if let Some(stored) = materializer.stored_manifest(reader, &header).await? {
+                paired.verify_replay(&stored)?;
+            }
+            metrics::counter!("tidegate_replayed_transactions_total").increment(1);
+            return Ok(());
+        }
+        if materializer.is_large(&paired) && !self.group.is_empty() {
+            self.held = Some(paired);
+        } else {
+            self.push(paired);
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, paired: PairedTransaction) {
+        self.group_events += paired.rows() as u64;
+        self.group_bytes += paired.bytes();
+        self.group_since.get_or_insert_with(Instant::now);
+        self.group.push(paired);
+    }
+
+    /// Whether the group waits for nothing: a limit is reached, or what comes next must not join it.
+    pub(crate) fn is_full(&self, now: Instant) -> bool {
+        let Some(first) = self.group.first() else { return self.stopped.is_some() };
+        let singly = self.singly_until.is_some_and(|until| first.header().commit_lsn < until);
+        singly
+            || self.stopped.is_some()
+            || self.held.is_some()
+            || self.group.len() >= self.limits.group_transactions_max
+            || self.group_events >= self.limits.group_events_max as u64
+            || self.group_bytes >= self.limits.group_bytes_max as u64
+            || self.group_since.is_some_and(|since| now.duration_since(since) >= self.limits.group_age_max)
+    }
+
+    /// The group that the next commit makes durable.
+    pub(crate) fn group(&self) -> &[PairedTransaction] {
+        &self.group
+    }
+
+    /// Takes the group out; a held transaction forms the next one.
+    pub(crate) fn take_group(&mut self) -> Vec<PairedTransaction> {
+        let group = std::mem::take(&mut self.group);
+        (self.group_events, self.group_bytes, self.group_since) = (0, 0, None);
+        if let Some(held) = self.held.take() {
+            self.push(held);
+        }
+        group
+    }
+
+    /// The failure whose turn it is, once everything before it is durable.
+    pub(crate) fn take_failure(&mut self) -> Option<CaptureError> {
+        if self.group.is_empty() { self.stopped.take() } else { None }
+    }
+
+    /// The newest keepalive, while nothing has come after it (A3).
+    pub(crate) fn idle(&self) -> Option<IdleObservation> {
+        self.keepalive.map(|keepalive_end| IdleObservation {
+            keepalive_end,
+            transaction_open: !self.assembler.is_idle(),
+            pending_transactions: self.group.len()
+                + usize::from(self.held.is_some() || self.stopped.is_some()),
+            barrier: None,
+        })
+    }
+
+    /// Commit time of the oldest transaction that waits, microseconds since 2000-01-01.
+    pub(crate) fn pending_since_pg_micros(&self) -> Option<i64> {
+        self.group.first().map(|first| first.header().committed_at_pg_micros)
+    }
+}
+
+/// Files without a name: nothing is left behind by a crash.
+fn spool(config: &Config) -> SpoolFactory {
+    let dir = config.spool_dir.clone();
+    Box::new(move || {
+        metrics::counter!("tidegate_spooled_transactions_total").increment(1);
+        Ok(Box::new(FileSpool::new(tempfile::tempfile_in(&dir)?)))
+    })
+}

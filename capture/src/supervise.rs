@@ -1,0 +1,387 @@
+//! What follows a failure: wait and try again, go one by one, quarantine, or give up. The session that failed is gone; the next one
+//! reads progress first, because a lost COMMIT may have succeeded.
+
+use crate::config::Config;
+use crate::endpoint::Endpoint;
+use crate::error::Doing;
+use crate::failure::{Disposition, Fault, INTERNAL_TRIES};
+use crate::heartbeat::{Heartbeat, State};
+use crate::materialize::Materialized;
+use crate::notify::{Hooks, Notifier};
+use crate::ownership::{self, Claim};
+use crate::poison::{self, Blocking};
+use crate::progress::{self, Stream};
+use crate::run::{Connections, session};
+use crate::settings::{self, Purpose};
+use crate::{CaptureError, slot};
+use sqlx::PgConnection;
+use std::time::Duration;
+use tidegate_model::{GenerationId, Lsn};
+use tidegate_stream::{Failure, FailureClass, PairedTransaction};
+use uuid::Uuid;
+
+/// One worker process, across its sessions.
+pub(crate) struct Worker {
+    pub(crate) id: Uuid,
+    pub(crate) config: Config,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) heartbeat: Heartbeat,
+    pub(crate) notifier: Notifier,
+    /// What was being materialized when the session ended.
+    pub(crate) attempt: Option<Attempt>,
+    /// After a failed group: until here one by one.
+    pub(crate) singly_until: Option<Lsn>,
+    /// Our last claim; a later one by somebody else ends us.
+    claim: Option<Claim>,
+    /// Consecutive failures, for the backoff.
+    failures: u32,
+    /// Consecutive internal errors of the server on one transaction.
+    internal_failures: u32,
+}
+
+/// Transactions on their way into one commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    first_commit: Lsn,
+    last_end: Lsn,
+    transactions: usize,
+}
+
+impl Attempt {
+    pub(crate) fn of(group: &[PairedTransaction]) -> Option<Attempt> {
+        Some(Attempt {
+            first_commit: group.first()?.header().commit_lsn,
+            last_end: group.last()?.header().end_lsn,
+            transactions: group.len(),
+        })
+    }
+}
+
+/// What to do about the end of a session.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// Try again now: the group one by one.
+    Singly(Lsn),
+    /// Try again after a delay.
+    Again,
+    /// Write a poison record, and wait for an operator.
+    Quarantine(Box<Failure>, Option<crate::failure::SqlState>),
+    /// A poison record exists: wait for an operator.
+    Wait,
+    /// Return the error.
+    GiveUp,
+}
+
+impl Worker {
+    pub(crate) fn new(config: Config, hooks: Hooks) -> Result<Worker, CaptureError> {
+        let endpoint = Endpoint::parse(&config.database_url)?;
+        let id = Uuid::new_v4();
+        let heartbeat = Heartbeat::start(endpoint.clone(), id, config.limits);
+        let notifier = Notifier::start(endpoint.clone(), id, config.limits, hooks);
+        Ok(Worker {
+            id,
+            config,
+            endpoint,
+            heartbeat,
+            notifier,
+            attempt: None,
+            singly_until: None,
+            claim: None,
+            failures: 0,
+            internal_failures: 0,
+        })
+    }
+
+    /// One session after the other, until an error that waiting does not help.
+    pub(crate) async fn supervise(&mut self) -> CaptureError {
+        loop {
+            let error = match session(self).await {
+                Ok(never) => match never {},
+                Err(error) => error,
+            };
+            let attempt = self.attempt.take();
+            match decide(&error, attempt, self.internal_failures) {
+                Next::GiveUp => return error,
+                Next::Singly(until) => {
+                    tracing::info!(%error, until = %until, "a group failed: its transactions follow one by one");
+                    self.singly_until = Some(until);
+                }
+                Next::Again => {
+                    if attempt.is_some() && error.disposition() == Disposition::Internal {
+                        self.internal_failures += 1;
+                    }
+                    self.back_off(&error).await;
+                }
+                Next::Quarantine(failure, code) => self.quarantine(&failure, code).await,
+                Next::Wait => self.wait_for_operator().await,
+            }
+        }
+    }
+
+    async fn back_off(&mut self, error: &CaptureError) {
+        let limits = &self.config.limits;
+        let delay = limits.backoff_min.saturating_mul(1 << self.failures.min(16)).min(limits.backoff_max);
+        self.failures = self.failures.saturating_add(1);
+        tracing::warn!(%error, delay_ms = delay.as_millis() as u64, "session ended, trying again");
+        metrics::counter!("tidegate_session_failures_total").increment(1);
+        self.heartbeat.state(State::Retrying, Some(error.reason()));
+        tokio::time::sleep(delay).await;
+    }
+
+    /// Q1, Q2. A record that cannot be written blocks just as well: it is tried until it is.
+    async fn quarantine(&mut self, failure: &Failure, code: Option<crate::failure::SqlState>) {
+        tracing::error!(%failure, "source transaction quarantined");
+        self.heartbeat.state(State::Blocked, Some(CaptureError::blocked(failure.clone()).reason()));
+        loop {
+            match self.record(failure, code).await {
+                Ok(()) => break,
+                Err(error) => {
+                    tracing::error!(%error, "poison record not written: blocked without one");
+                    tokio::time::sleep(self.config.limits.backoff_max).await;
+                }
+            }
+        }
+        self.wait_for_operator().await;
+    }
+
+    async fn record(
+        &self,
+        failure: &Failure,
+        code: Option<crate::failure::SqlState>,
+    ) -> Result<(), CaptureError> {
+        let mut connection = self.control().await?;
+        let stream = progress::read(&mut connection).await?;
+        let (generation, processed) = stream
+            .map_or((GenerationId(0), Lsn::ZERO), |stream| (stream.generation, stream.boundary.processed));
+        poison::record(&mut connection, generation, failure, code, processed).await.map(drop)
+    }
+
+    /// Q3: until an operator asks for a retry, or a reset has left the record behind.
+    async fn wait_for_operator(&mut self) {
+        let mut connection = None;
+        loop {
+            match self.blocking(&mut connection).await {
+                Ok(Some(Blocking { retrying: false, .. })) => {}
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "poison not readable");
+                    connection = None;
+                }
+            }
+            tokio::select! {
+                () = self.heartbeat.ownership_lost() => break,
+                () = tokio::time::sleep(self.config.limits.poison_poll_interval) => {}
+            }
+        }
+        (self.failures, self.internal_failures) = (0, 0);
+    }
+
+    async fn blocking(
+        &self,
+        connection: &mut Option<PgConnection>,
+    ) -> Result<Option<Blocking>, CaptureError> {
+        if connection.is_none() {
+            *connection = Some(self.control().await?);
+        }
+        match connection {
+            Some(connection) => poison::blocking(connection).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn control(&self) -> Result<PgConnection, CaptureError> {
+        settings::connect(&self.endpoint, self.id, Purpose::Control, &self.config.limits).await
+    }
+
+    /// Claims the stream for a new session. After the first claim only while nobody else has claimed since.
+    pub(crate) async fn claim(&mut self, sql: &mut Connections) -> Result<Claim, CaptureError> {
+        let mut pids = Vec::new();
+        for connection in [&mut sql.writer, &mut sql.control] {
+            let pid: i32 = sqlx::query_scalar("select pg_backend_pid()")
+                .fetch_one(connection)
+                .await
+                .doing("read a pid")?;
+            pids.push(pid);
+        }
+        let claim = ownership::claim(&mut sql.writer, self.id, &pids, self.claim).await?;
+        self.claim = Some(claim);
+        self.heartbeat.update(|status| status.epoch = Some(claim.epoch));
+        Ok(claim)
+    }
+
+    /// Q2: an active poison blocks. One that an operator wants retried is tried alone.
+    pub(crate) fn refuse_poison(
+        &mut self,
+        blocking: Option<Blocking>,
+    ) -> Result<Option<Blocking>, CaptureError> {
+        match blocking {
+            Some(poison) if !poison.retrying => {
+                let reason =
+                    format!("poison {}: {} at {}", poison.id, poison.failure_class, poison.commit_lsn);
+                self.heartbeat.state(State::Blocked, Some(reason));
+                Err(CaptureError::PoisonActive(poison.id))
+            }
+            Some(poison) => {
+                // One byte past its commit record's start: it, and what comes before it again, go one by one.
+                let until = Lsn(poison.commit_lsn.0 + 1);
+                self.singly_until = Some(self.singly_until.map_or(until, |other| other.max(until)));
+                Ok(Some(poison))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The stream runs.
+    pub(crate) fn streaming(&mut self, stream: &Stream, processed: Lsn) {
+        tracing::info!(slot = stream.slot, at = %stream.boundary.acknowledged, "streaming");
+        self.heartbeat.update(|status| {
+            status.state = State::Streaming;
+            status.reason = None;
+            status.processed = Some(processed);
+            status.materialized_commit = stream.materialized_commit;
+            status.registry_generation = Some(stream.registry_generation);
+        });
+    }
+
+    /// A commit has returned.
+    pub(crate) fn committed(&mut self, done: &Materialized) {
+        (self.failures, self.internal_failures) = (0, 0);
+        if self.singly_until.is_some_and(|until| done.processed >= until) {
+            self.singly_until = None;
+        }
+        metrics::counter!("tidegate_transactions_total").increment(done.transactions as u64);
+        metrics::counter!("tidegate_events_total").increment(done.events);
+        metrics::counter!("tidegate_effects_total").increment(done.effects as u64);
+        metrics::histogram!("tidegate_group_transactions").record(done.transactions as f64);
+        metrics::gauge!("tidegate_processed_lsn").set(done.processed.0 as f64);
+        if let Some(id) = done.resolved {
+            tracing::info!(poison = id, "poison resolved");
+        }
+        self.heartbeat.update(|status| {
+            status.processed = Some(done.processed);
+            status.materialized_commit = Some(done.commit_lsn);
+            status.registry_generation = Some(done.registry);
+            status.pending_since_pg_micros = None;
+        });
+    }
+
+    /// Transactions wait for a commit since then.
+    pub(crate) fn pending(&self, since_pg_micros: Option<i64>) {
+        self.heartbeat.update(|status| status.pending_since_pg_micros = since_pg_micros);
+        metrics::gauge!("tidegate_pending_commit_age_seconds")
+            .set(since_pg_micros.map_or(0.0, |since| (now_pg_micros() - since).max(0) as f64 / 1e6));
+    }
+
+    /// The boundary has moved without a transaction.
+    pub(crate) fn idle(&self, processed: Lsn) {
+        metrics::counter!("tidegate_idle_acknowledgements_total").increment(1);
+        self.heartbeat.update(|status| status.processed = Some(processed));
+    }
+
+    /// The server's end of WAL, as far as it has been sent.
+    pub(crate) fn seen_wal_end(&self, end: Lsn, processed: Lsn) {
+        metrics::gauge!("tidegate_lag_bytes").set(end.bytes_since(processed) as f64);
+    }
+
+    /// What the slot retains (OP-01).
+    pub(crate) async fn measure_slot(
+        &self,
+        control: &mut PgConnection,
+        slot: &str,
+    ) -> Result<(), CaptureError> {
+        if let Some(retained) = slot::retained_bytes(control, slot).await? {
+            metrics::gauge!("tidegate_retained_wal_bytes").set(retained as f64);
+        }
+        Ok(())
+    }
+
+    /// Says a last word.
+    pub(crate) async fn stop(self, error: Option<&CaptureError>) {
+        match error {
+            None => tracing::info!("stopped"),
+            Some(error) => tracing::error!(%error, "stopped"),
+        }
+        if !matches!(error, Some(CaptureError::Killed(_))) {
+            self.heartbeat.stop(error.map(CaptureError::reason)).await;
+        }
+    }
+}
+
+fn now_pg_micros() -> i64 {
+    /// 2000-01-01 in Unix time.
+    const PG_EPOCH: Duration = Duration::from_secs(946_684_800);
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.saturating_sub(PG_EPOCH).as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The whole table of failures and what follows.
+fn decide(error: &CaptureError, attempt: Option<Attempt>, internal_failures: u32) -> Next {
+    match error {
+        CaptureError::Killed(_)
+        | CaptureError::OwnershipLost
+        | CaptureError::Config(_)
+        | CaptureError::Refused(_) => Next::GiveUp,
+        CaptureError::PoisonActive(_) => Next::Wait,
+        CaptureError::Waiting(_) | CaptureError::Spool(_) => Next::Again,
+        CaptureError::Blocked(failure) => match attempt {
+            Some(attempt) if attempt.transactions > 1 => Next::Singly(attempt.last_end),
+            Some(attempt) => {
+                let placed = failure.as_ref().clone().at(attempt.first_commit, Some(attempt.last_end));
+                Next::Quarantine(Box::new(placed), None)
+            }
+            None => Next::Quarantine(failure.clone(), None),
+        },
+        CaptureError::Failed { doing, fault } => refused(doing, fault, attempt, internal_failures),
+    }
+}
+
+/// The server refused. Outside of materialization it has refused no transaction, and asking again is all there is to do.
+fn refused(doing: &str, fault: &Fault, attempt: Option<Attempt>, internal_failures: u32) -> Next {
+    let Some(attempt) = attempt else { return Next::Again };
+    match fault.disposition {
+        Disposition::Transient | Disposition::Configuration => Next::Again,
+        _ if attempt.transactions > 1 => Next::Singly(attempt.last_end),
+        Disposition::Internal if internal_failures + 1 < INTERNAL_TRIES => Next::Again,
+        Disposition::Internal | Disposition::Poison => {
+            let failure = Failure::new(FailureClass::DatabaseRefused, format!("{doing}: {fault}"));
+            Next::Quarantine(Box::new(failure.at(attempt.first_commit, Some(attempt.last_end))), fault.code)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{SqlState, classify};
+
+    fn failed(code: &str) -> CaptureError {
+        let code = SqlState::parse(code).expect("a code");
+        let fault = Fault { disposition: classify(code), code: Some(code), what: "x" };
+        CaptureError::Failed { doing: "insert effects".into(), fault }
+    }
+
+    #[test]
+    fn r2_a_failed_group_goes_one_by_one_and_only_the_bad_one_is_quarantined() {
+        let group = Some(Attempt { first_commit: Lsn(10), last_end: Lsn(50), transactions: 3 });
+        let single = Some(Attempt { first_commit: Lsn(20), last_end: Lsn(30), transactions: 1 });
+        assert_eq!(decide(&failed("23505"), group, 0), Next::Singly(Lsn(50)));
+        let Next::Quarantine(failure, code) = decide(&failed("23505"), single, 0) else {
+            panic!("quarantined")
+        };
+        assert_eq!((failure.commit_lsn, failure.end_lsn), (Some(Lsn(20)), Some(Lsn(30))));
+        assert_eq!(code, SqlState::parse("23505"));
+    }
+
+    #[test]
+    fn q4_transient_failures_never_quarantine_and_internal_ones_do_at_the_third_try() {
+        let single = Some(Attempt { first_commit: Lsn(20), last_end: Lsn(30), transactions: 1 });
+        for code in ["40P01", "53100", "57P01", "42501"] {
+            assert_eq!(decide(&failed(code), single, 100), Next::Again, "{code}");
+        }
+        assert_eq!(decide(&failed("XX000"), single, 0), Next::Again);
+        assert_eq!(decide(&failed("XX000"), single, 1), Next::Again);
+        assert!(matches!(decide(&failed("XX000"), single, 2), Next::Quarantine(..)));
+        assert!(matches!(decide(&failed("XX001"), single, 0), Next::Quarantine(..)));
+        assert_eq!(decide(&failed("42P01"), None, 0), Next::Again, "no transaction was refused");
+    }
+}
