@@ -52,7 +52,7 @@ fn r9_a_spooled_transaction_goes_through_in_bounded_pieces_and_leaves_the_same_r
     let mut whole = Store::default();
     crate::store::apply(&mut whole, &frames).expect("materializes");
     assert!(spooled.tables == whole.tables);
-    crate::effects::check(&whole);
+    crate::effects::check(&whole, &fixture());
 }
 
 #[test]

@@ -12,3 +12,4 @@ mod grouping;
 mod large;
 mod pairing;
 mod projecting;
+mod recorded;
