@@ -141,7 +141,7 @@ begin
         raise exception using errcode = '27000', message = format(%8$L, tg_op), hint = %9$L;
     end if;
     -- F5: a mutation id counts only if this very transaction recorded it: the setting alone is forgeable.
-    if current_setting('tidegate.mutation', true) ~ '^[0-9]{1,18}$' then
+    if coalesce(current_setting('tidegate.mutation', true), '') <> '' and current_setting('tidegate.mutation', true) ~ '^[0-9]{1,18}$' then
         insert into tidegate.write_fence (fence_id, mutation_id, subject, client_id, number, relation_id, key, version)
         select f, c.mutation_id, c.subject, c.client_id, c.number, %1$s, k::text, v
         from tidegate.client_mutation c
@@ -149,7 +149,7 @@ begin
         returning mutation_id into m;
     end if;
     perform pg_logical_emit_message(true, 'tidegate.fence',
-        %5$L || left(tg_op, 1) || ':' || ordinal || ':' || v || ':' || f || ':' || coalesce(m::text, '') || ':' || k::text);
+        concat(%5$L, left(tg_op, 1), ':', ordinal, ':', v, ':', f, ':', m, ':', k));
     return null;
 end $fence$;
 $ddl$,

@@ -4,6 +4,7 @@ mod definition;
 mod drift;
 mod fence;
 mod fence_order;
+mod fence_random;
 mod fence_surroundings;
 mod loader;
 mod refusal;
