@@ -7,6 +7,7 @@ mod args;
 mod commands;
 mod output;
 mod secret;
+mod shutdown;
 mod target;
 
 use clap::Parser;
