@@ -255,6 +255,7 @@ declare
     base uuid;
     statement text;
     same_key boolean;
+    visible boolean;
     affected bigint;
     refused_status text;
     refused_code text;
@@ -332,8 +333,8 @@ begin
                 execute statement into same_key using p_values[j]::text[], p_keys[j], base;
                 get diagnostics affected = row_count;
                 if affected <> 1 then
-                    execute p_relation_probes[rel] into same_key using p_keys[j];
-                    if same_key is true then
+                    execute p_relation_probes[rel] into visible using p_keys[j];
+                    if visible then
                         -- Visible, and yet nothing happened: the base did not hold, or a policy or trigger swallowed the change.
                         refused_code := case when base is not null then 'conflict' else 'row_refused' end;
                     else
@@ -400,7 +401,8 @@ begin
                     if refused_status = 'conflict' and p_relations[j] is not null and p_keys[j] is not null then
                         current[j] := tidegate.push_current(p_relation_ids[p_relations[j]], p_keys[j]);
                         -- The base holds: so it was a policy or a trigger that kept the row from the statement.
-                        if refused_code = 'conflict' and coalesce(current[j], '00000000-0000-0000-0000-000000000000') = base then
+                        if refused_code = 'conflict' and (current[j] = base
+                            or current[j] is null and visible and base = '00000000-0000-0000-0000-000000000000') then
                             refused_status := 'rejected'; refused_code := 'row_refused';
                         end if;
                     end if;

@@ -9,7 +9,7 @@ use super::text::{ArrayLiteral, key_text, value_text};
 use std::fmt::Write;
 use std::sync::Arc;
 use tidegate_model::{RegistryGeneration, RowKey, RowVersion, TableId};
-use tidegate_protocol::{Base, Mutation, MutationOp, Push, RejectionCode, Value};
+use tidegate_protocol::{Base, Mutation, MutationOp, Push, RejectionCode};
 use uuid::Uuid;
 
 /// One mutation, ready for `tidegate.push`.
@@ -215,7 +215,7 @@ pub(super) fn answered_version(op: MutationOp, version: Option<Uuid>) -> Option<
 mod tests {
     use super::*;
     use std::collections::HashMap;
-    use tidegate_protocol::{Columns, Invalid, InvalidReason, MutationNumber};
+    use tidegate_protocol::{Columns, Invalid, InvalidReason, MutationNumber, Value};
 
     fn targets() -> Targets {
         let snapshot = r#"{"generation": 3, "grants": [], "relations": [

@@ -1,0 +1,4 @@
+//! The gateway against a real PostgreSQL, 15 and 18.
+
+mod fixture;
+mod push;
