@@ -27,10 +27,11 @@ static FILES: &[File] = files![
     "0008_register.sql",
     "0009_push.sql",
     "0010_check.sql",
+    "0011_validate.sql",
 ];
 
 /// Number of the schema: that of its last file. Grows when a file is added; a change of text shows in the hash alone.
-pub const GENERATION: i32 = 10;
+pub const GENERATION: i32 = 11;
 
 /// Name of the full loader (L3).
 pub const LOADER: &str = "tidegate";

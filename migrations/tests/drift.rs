@@ -4,7 +4,7 @@ use sqlx::postgres::PgPool;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use tidegate_embedded::pg_test;
 use tidegate_embedded::testing::{TestContext, TestServer};
-use tidegate_migrations::testing::LoadedDatabase;
+use tidegate_migrations::testing::{LoadedDatabase, pool};
 
 struct Registered(LoadedDatabase);
 
@@ -264,5 +264,50 @@ pg_test!(
             + (select count(*) from pg_proc where proname = 'pg_logical_emit_message' and not has_function_privilege('public', oid, 'execute'))")
         .fetch_one(pool).await.expect("count");
         assert_eq!(left, 0);
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn f1_a_dropped_schema_of_ours_leaves_writes_working(t: Registered) {
+        ok(&t.0.pool, "insert into item values (1, 'a'); drop schema tidegate cascade").await;
+        ok(
+            &t.0.pool,
+            "update item set title = 'b'; insert into item values (2, 'b'); delete from item; truncate item",
+        )
+        .await;
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn f9_a_dumped_and_restored_database_is_written_and_names_its_tables_as_other_ones(t: Registered) {
+        let server = t.0.database.server();
+        ok(&t.0.pool, "insert into item select g, 'a' from generate_series(1, 50) g; update item set title = 'b'; delete from item where id > 40").await;
+        let dump = server.tool("pg_dump", t.0.database.name()).expect("pg_dump").output().expect("dump");
+        assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
+        let restored = server.create_database().expect("database");
+        let file = std::env::temp_dir().join(format!("{}.sql", restored.name()));
+        std::fs::write(&file, dump.stdout).expect("write the dump");
+        let psql = server
+            .tool("psql", restored.name())
+            .expect("psql")
+            .args(["-v", "ON_ERROR_STOP=1", "-qf"])
+            .arg(&file)
+            .output();
+        std::fs::remove_file(&file).expect("remove the dump");
+        let psql = psql.expect("restore");
+        assert!(psql.status.success(), "{}", String::from_utf8_lossy(&psql.stderr));
+
+        let pool = pool(&restored.url());
+        ok(&pool, "update item set title = 'c'; insert into item select g, 'd' from generate_series(41, 50) g; delete from item where id < 5").await;
+        let named = problems(&pool, "relation_problems").await;
+        assert!(
+            named.contains(
+                &"public.item: the registered table was replaced by another one of its name".to_owned()
+            ),
+            "{named:?}"
+        );
+        pool.close().await;
     }
 );

@@ -67,37 +67,43 @@ const TRIGGERS: &str = r#"
     create trigger rewrite before insert or update on item for each row execute function public.rewrite();
 "#;
 
-pg_test!(Slots, async fn f7_random_transactions_pair_exactly_or_fail(t: Tables) {
-    let seed = u64::from(std::process::id()) << 16 | 0xbeef;
-    println!("seed {seed}");
-    let mut random = Random(seed);
-    t.0.ok(TRIGGERS).await;
-    let mut session = t.0.session().await;
-    let (mut committed, mut out_of_order) = (0, 0);
-    for _ in 0..250 {
-        let mut script = vec!["begin".to_owned()];
-        for _ in 0..1 + random.below(10) {
-            script.push(random.statement());
-        }
-        script.push(if random.below(6) == 0 { "rollback" } else { "commit" }.to_owned());
-        let script = script.join("; ");
-        match sqlx::raw_sql(AssertSqlSafe(script.clone())).execute(&mut session).await {
-            Ok(_) => committed += 1,
-            Err(error) => {
-                let code = error.as_database_error().and_then(|error| error.code()).map(|code| code.into_owned());
-                match code.as_deref() {
-                    Some("27000") => out_of_order += 1,
-                    // No such savepoint; MERGE or ON CONFLICT with one key twice; a reference to a row that is gone.
-                    Some("3B001" | "21000" | "23503" | "23505") => {}
-                    _ => panic!("seed {seed}: {script}: {error}"),
+pg_test!(
+    Slots,
+    async fn f7_random_transactions_pair_exactly_or_fail(t: Tables) {
+        let seed = u64::from(std::process::id()) << 16 | 0xbeef;
+        println!("seed {seed}");
+        let mut random = Random(seed);
+        t.0.ok(TRIGGERS).await;
+        let mut session = t.0.session().await;
+        let (mut committed, mut out_of_order) = (0, 0);
+        for _ in 0..250 {
+            let mut script = vec!["begin".to_owned()];
+            for _ in 0..1 + random.below(10) {
+                script.push(random.statement());
+            }
+            script.push(if random.below(6) == 0 { "rollback" } else { "commit" }.to_owned());
+            let script = script.join("; ");
+            match sqlx::raw_sql(AssertSqlSafe(script.clone())).execute(&mut session).await {
+                Ok(_) => committed += 1,
+                Err(error) => {
+                    let code = error
+                        .as_database_error()
+                        .and_then(|error| error.code())
+                        .map(|code| code.into_owned());
+                    match code.as_deref() {
+                        Some("27000") => out_of_order += 1,
+                        // No such savepoint; MERGE or ON CONFLICT with one key twice; a reference to a row that is gone.
+                        Some("3B001" | "21000" | "23503" | "23505") => {}
+                        _ => panic!("seed {seed}: {script}: {error}"),
+                    }
+                    sqlx::raw_sql("rollback").execute(&mut session).await.expect("rollback");
                 }
-                sqlx::raw_sql("rollback").execute(&mut session).await.expect("rollback");
             }
         }
+        session.close().await.expect("close");
+        println!("{committed} committed, {out_of_order} out of order");
+        assert!(committed > 20, "seed {seed}: only {committed} committed");
+        let changes = t.0.check().await;
+        assert!(changes.len() > committed, "seed {seed}");
     }
-    session.close().await.expect("close");
-    println!("{committed} committed, {out_of_order} out of order");
-    assert!(committed > 20, "seed {seed}: only {committed} committed");
-    let changes = t.0.check().await;
-    assert!(changes.len() > committed, "seed {seed}");
-});
+);
