@@ -58,6 +58,12 @@ begin
     if r.relation_id is not null and r.relation_oid is distinct from current_oid then
         perform tidegate.refuse(format('%I.%I is registered, but the table of that name is now %s', parts[1], parts[2],
             case when current_oid is null then 'gone' else 'another one' end), 'Put the registered table back, or reset the stream.', 'TG002');
+    elsif r.relation_id is null then
+        select * into r from tidegate.relation q where q.relation_oid = current_oid and q.state <> 'removed';
+        if found then
+            perform tidegate.refuse(format('%I.%I is registered as %I.%I', parts[1], parts[2], r.schema_name, r.table_name),
+                'Give the table its registered name back.', 'TG002');
+        end if;
     end if;
     return r;
 end $f$;
@@ -71,8 +77,15 @@ $f$;
 -- later row event of this transaction already belongs to it (G3).
 create or replace function tidegate.activate_registry(action text, subject jsonb) returns integer
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $f$
-declare generation integer := tidegate.next_registry_generation();
+declare
+    generation integer := tidegate.next_registry_generation();
+    drift record;
 begin
+    -- K1: a generation is validated whole, not just what is new in it.
+    select p.relation, p.problem into drift from tidegate.relation_problems() p limit 1;
+    if found then
+        perform tidegate.refuse(format('registered table %s has drifted: %s', drift.relation, drift.problem), 'Undo that change first.', 'TG002');
+    end if;
     insert into tidegate.registry_generation (id, snapshot) select generation, jsonb_build_object('generation', generation,
         'relations', coalesce((select jsonb_agg(r.resolved order by r.relation_id) from tidegate.relation r where r.state = 'active'), '[]'),
         'grants', coalesce((select jsonb_agg((g.resolved - array['oid', 'needs']) || jsonb_build_object('grant_id', g.grant_id) order by g.grant_id) from tidegate.grant_rule g where g.state = 'active'), '[]'));
@@ -93,6 +106,12 @@ create or replace function tidegate.check_computable(old tidegate.relation, rela
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $f$
 declare rows_apart text[] := array['relation_id', 'table_id', 'since', 'write', 'unrestricted', 'scopes'];
 begin
+    -- row_version holds the key: another one would be another table.
+    if old.relation_id is not null and (old.resolved -> 'key' <> resolved -> 'key'
+            or jsonb_path_query_first(old.resolved, '$.columns[*] ? (@.name == $.key.column).type_oid')
+                <> jsonb_path_query_first(resolved, '$.columns[*] ? (@.name == $.key.column).type_oid')) then
+        perform tidegate.refuse(format('%s: the key column has changed since registration', what), 'Put the key column back as it was.', 'TG002');
+    end if;
     if old.relation_id is not null and old.kind = 'synced' and (old.resolved - rows_apart) = (resolved - (rows_apart || 'kind'::text)) || '{"kind": "synced"}'
         and (select coalesce(jsonb_agg(s - 'rule_id'), '[]') from jsonb_array_elements(old.resolved -> 'scopes') s) = resolved -> 'scopes' then
         return;
@@ -161,7 +180,11 @@ declare
     relation oid;
     resolved jsonb;
 begin
-    if old.state = 'active' and old.kind = 'synced' and old.definition = normal then return 'unchanged'; end if;
+    -- A table that has drifted is registered anew, where that can be computed.
+    if old.state = 'active' and old.kind = 'synced' and old.definition = normal
+        and not exists (select from tidegate.relation_problems(old.relation_id)) then
+        return 'unchanged';
+    end if;
     relation := tidegate.relation_oid(name, what);
     resolved := tidegate.resolve_table(relation, normal);
     perform tidegate.check_grants_captured(relation, resolved, what);

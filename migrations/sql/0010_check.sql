@@ -28,8 +28,8 @@ language sql stable set search_path = pg_catalog, pg_temp as $f$
 $f$;
 
 -- G5, K1, K2: every way in which a registered relation differs from what was registered. No row: no drift. Read-only. Columns
--- that are not captured may come and go.
-create or replace function tidegate.relation_problems() returns table (relation text, problem text)
+-- that are not captured may come and go. With an argument, of that relation alone.
+create or replace function tidegate.relation_problems(only_relation integer default null) returns table (relation text, problem text)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $f$
 declare
     r record;
@@ -39,7 +39,9 @@ declare
     k record;
     owner oid := (select nspowner from pg_namespace where nspname = 'tidegate');
 begin
-    for r in select * from tidegate.relation q where q.state <> 'removed' order by q.relation_id loop
+    for r in select * from tidegate.relation q
+             where q.state <> 'removed' and (only_relation is null or q.relation_id = only_relation) order by q.relation_id
+    loop
         relation := format('%I.%I', r.schema_name, r.table_name);
         select p.*, n.nspname into c from pg_class p join pg_namespace n on n.oid = p.relnamespace where p.oid = r.relation_oid;
         if not found then

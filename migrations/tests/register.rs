@@ -415,3 +415,38 @@ pg_test!(
         );
     }
 );
+
+pg_test!(
+    NoSlots,
+    async fn g5_a_drifted_table_is_registered_anew_only_where_no_row_would_be_read_again(db: LoadedDatabase) {
+        let pool = &db.pool;
+        ok(pool, TABLES).await;
+        let item = "select tidegate.register_table('public.item', '{}')";
+        ok(pool, item).await;
+        ok(pool, "alter table item alter column rev type bigint, alter column title type varchar(9)").await;
+        // K1: no other registration activates a generation that holds a table which has drifted.
+        let (message, hint) =
+            refused(pool, "TG002", "select tidegate.register_table('public.list', '{}')").await;
+        assert_eq!(
+            (message.as_str(), hint.as_str()),
+            (
+                "registered table public.item has drifted: captured column title has another type",
+                "Undo that change first."
+            )
+        );
+        ok(pool, "insert into item values (1)").await;
+        assert_eq!(text(pool, item).await, "changed", "the first baseline will read it as it is");
+        assert_eq!(text(pool, item).await, "unchanged");
+        ok(pool, &format!("{STREAM}; alter table item alter column title type text")).await;
+        refused(pool, "TG002", item).await;
+        ok(pool, "delete from item").await;
+        assert_eq!(text(pool, item).await, "changed");
+        ok(pool, "alter table item alter column id type int").await;
+        let (message, _) = refused(pool, "TG002", item).await;
+        assert_eq!(message, "table \"public.item\": the key column has changed since registration");
+        ok(pool, "alter table item alter column id type bigint; alter table item rename to renamed").await;
+        let (message, _) =
+            refused(pool, "TG002", "select tidegate.register_table('public.renamed', '{}')").await;
+        assert_eq!(message, "public.renamed is registered as public.item");
+    }
+);
