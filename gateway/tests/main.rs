@@ -1,4 +1,5 @@
 //! The gateway against a real PostgreSQL, 15 and 18.
 
+mod auth;
 mod fixture;
 mod push;
