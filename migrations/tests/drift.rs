@@ -311,3 +311,30 @@ pg_test!(
         pool.close().await;
     }
 );
+
+pg_test!(
+    NoSlots,
+    async fn f9_the_freeze_guard_is_renewed_after_a_rewrite_when_nobody_has_to_wait(t: Registered) {
+        let pool = &t.0.pool;
+        let costly = async || -> bool {
+            sqlx::query_scalar(
+            "select condition not like format('%%(%s)::oid%%', pg_relation_filenode('public.item')) from tidegate.fence_object
+             where relation_id = 1 and trigger_name = '!tidegate_freeze'",
+        )
+        .fetch_one(pool)
+        .await
+        .expect("ask")
+        };
+        assert!(!costly().await);
+        ok(pool, "vacuum full item").await;
+        assert!(costly().await);
+        let mut writer = pool.connect_options().connect().await.expect("connect");
+        sqlx::raw_sql("begin; insert into item values (1, 'a')").execute(&mut writer).await.expect("write");
+        ok(pool, REINSTALL).await;
+        assert!(costly().await, "the writer goes first");
+        writer.close().await.expect("close");
+        ok(pool, REINSTALL).await;
+        assert!(!costly().await);
+        assert!(problems(pool, "trigger_problems").await.is_empty());
+    }
+);

@@ -52,7 +52,7 @@ pg_test!(
         for _ in 0..2 {
             force_replay(&db.pool).await.expect("force");
             assert!(connect_and_load(&db.pool).await.expect("load").replayed);
-            assert_eq!(text(&db.pool, CONTENT).await, before);
+            assert!(text(&db.pool, CONTENT).await == before, "a replay changed a row");
         }
         ok(&db.pool, "update item set title = 'again'; insert into item values (20, 'l', 'back')").await;
         for check in ["trigger_problems", "relation_problems", "publication_problems"] {
