@@ -84,7 +84,10 @@ export class HeldScope {
         changes: changes.flatMap((one) => this.#change(one)),
       };
       if (effect.changes.length === 0) return [];
-      return [{ tx, deliver: () => [...this.#listeners].forEach(({ fn }) => call(fn, effect)) }];
+      const deliver = () => {
+        for (const { fn } of [...this.#listeners]) call(fn, effect);
+      };
+      return [{ tx, deliver }];
     });
   }
 

@@ -266,7 +266,7 @@ export class Outbox {
   park(id: string, fault: Fault, voiding = false): void {
     const entry = this.#entries.get(id)!;
     const sent = voiding ? entry.sent : null;
-    this.#move({ ...entry, fault, sent, voiding, results: sent === null ? entry.results : [], delayed: false }, 'park');
+    this.#move({ ...entry, fault, sent, voiding, results: sent === null ? entry.results : entry.mutations.map(() => null), delayed: false }, 'park');
     this.#end(id, failed(new SyncError(fault.code, fault.message)));
     this.#parkDependants(id);
   }

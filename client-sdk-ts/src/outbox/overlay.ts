@@ -31,9 +31,12 @@ export class Overlay {
     const old = before !== undefined && overlays(before) ? before : undefined;
     const now = after !== undefined && overlays(after) ? after : undefined;
     if (old?.mutations === now?.mutations) return touched;
-    const kept = old !== undefined && now !== undefined && old.id === now.id;
+    const same = (index: number) => {
+      const [was, is] = [old?.mutations[index], now?.mutations[index]];
+      return old?.id === now?.id && was?.table === is?.table && was?.key === is?.key;
+    };
     old?.mutations.forEach((mutation, index) => {
-      const replacement = kept ? now.mutations[index] : undefined;
+      const replacement = same(index) ? now?.mutations[index] : undefined;
       this.#edit(mutation, (layers) =>
         layers.flatMap((layer) => {
           if (layer.entry !== old.id || layer.index !== index) return [layer];
@@ -42,13 +45,11 @@ export class Overlay {
       );
       touched.add(mutation.table);
     });
-    if (now !== undefined) {
-      now.mutations.forEach((mutation, index) => {
-        if (kept && index < old.mutations.length) return;
-        this.#edit(mutation, (layers) => [...layers, { entry: now.id, index, mutation }]);
-        touched.add(mutation.table);
-      });
-    }
+    now?.mutations.forEach((mutation, index) => {
+      if (same(index)) return;
+      this.#edit(mutation, (layers) => [...layers, { entry: now.id, index, mutation }]);
+      touched.add(mutation.table);
+    });
     return touched;
   }
 

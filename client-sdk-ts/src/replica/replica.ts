@@ -81,7 +81,7 @@ export class Replica {
     scope.on('rows');
     const staged = scope.staged as Rebuild;
     for (const [table, key, version, row] of frame.rows) {
-      staged.rows.change({ table, key, row: receivedRow(table, key, version, row, frame.sv) });
+      staged.rows.change({ table, key, row: kept(scope, receivedRow(table, key, version, row, frame.sv)) });
     }
     staged.token = frame.token.slice();
     scope.show();
@@ -100,7 +100,7 @@ export class Replica {
         effects.map(([op, table, key, version, row]): RowChange => {
           if (op === 2) return { table, key, row: null };
           if (row === null) throw new SyncError('protocol_violation', 'an upsert without row', { retryable: true });
-          return { table, key, row: receivedRow(table, key, version, row, frame.sv) };
+          return { table, key, row: kept(scope, receivedRow(table, key, version, row, frame.sv)) };
         }),
       );
     }
@@ -175,6 +175,12 @@ export class Replica {
     if (scope.number !== null) this.#byNumber.delete(scope.number);
     scope.number = null;
   }
+}
+
+/** A row that is the same as before stays the same object, so that a rebuild tells nobody of rows that did not change. */
+function kept(scope: ScopeState, row: StoredRow): StoredRow {
+  const before = scope.rows.get(row.table, row.key);
+  return before?.digest === row.digest && before.sv === row.sv ? before : row;
 }
 
 function matches(staged: Delta | Rebuild, frame: { readonly count: number; readonly digest: Uint8Array }): boolean {
