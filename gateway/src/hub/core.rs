@@ -1,0 +1,483 @@
+//! The hub without I/O and clock: takes what the tail read, gives pages to feeds and batches to mailboxes.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use tidegate_log::{ClientKey, Effect, EffectBatch, Interest, Pending, ScopeFacts, TailPosition};
+use tidegate_model::{Lsn, Point, RegistryGeneration, ScopeId, ScopeName, Snapshot as Registry, Subject};
+use tidegate_protocol::ScopeNumber;
+
+use super::mailbox::{Mailbox, Message, Request};
+use super::page::{Page, Press, Stretch};
+use super::{Feed, MemberId};
+use crate::grants::{Followed, SubjectGrants};
+
+/// What one read of the tail was: position and the gate's facts (V2), taken in one statement.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Number of the read; a later one began later.
+    pub seq: u64,
+    /// Everything through here was read.
+    pub through: Point,
+    /// Accepted mutations that were neither materialized nor covered.
+    pub pending: Pending,
+    /// Registry generation in force at the newest transaction.
+    pub registry: RegistryGeneration,
+}
+
+/// One batch, as all sessions that it concerns share it.
+#[derive(Debug)]
+pub struct Batch {
+    /// Its read.
+    pub snapshot: Arc<Snapshot>,
+    /// Whether it ends at a transaction's end, so that a cut may follow.
+    pub complete: bool,
+    /// Pages of scopes that somebody here subscribes to, in order.
+    pub pages: HashMap<ScopeNumber, Vec<Arc<Page>>>,
+    /// Mutations that its transactions brought round, with their transactions.
+    pub materialized: HashMap<ClientKey, Vec<(u64, Lsn)>>,
+    /// Grants of subjects here for whom they changed, as of its end.
+    pub grants: HashMap<Subject, Arc<SubjectGrants>>,
+}
+
+/// Bounds of the hub's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct HubBounds {
+    /// Bytes of pages that all windows hold together.
+    pub window_bytes_max: usize,
+    /// Feeds that nobody subscribes to are kept for those who come back, this many at most.
+    pub idle_feeds_max: usize,
+}
+
+struct Member {
+    client: ClientKey,
+    mailbox: Arc<Mailbox>,
+    scopes: HashSet<ScopeName>,
+}
+
+struct FeedEntry {
+    /// `None` until a tail read has told about the scope.
+    feed: Option<Arc<Feed>>,
+    subscribers: HashMap<MemberId, Arc<Mailbox>>,
+}
+
+struct SubjectEntry {
+    followed: Option<Followed>,
+    members: HashMap<MemberId, Arc<Mailbox>>,
+}
+
+/// The hub of one lineage.
+pub struct Core {
+    press: Arc<Press>,
+    bounds: HubBounds,
+    registry: Arc<Registry>,
+    position: TailPosition,
+    /// Number of the last read that began.
+    seq: u64,
+    members: HashMap<MemberId, Member>,
+    clients: HashMap<ClientKey, HashMap<MemberId, Arc<Mailbox>>>,
+    subjects: HashMap<Subject, SubjectEntry>,
+    feeds: HashMap<ScopeName, FeedEntry>,
+    by_scope: HashMap<ScopeId, ScopeName>,
+    numbers: HashMap<ScopeNumber, ScopeName>,
+    /// Scopes that got pages of a transaction whose end has not been read yet.
+    parts: HashSet<ScopeNumber>,
+    by_hash: HashMap<[u8; 32], ScopeName>,
+    /// Feeds that the next read must tell about.
+    starting: HashMap<[u8; 32], ScopeName>,
+    /// Feeds of scopes that do not exist yet.
+    unborn: HashSet<ScopeName>,
+    /// Subjects that the next read must tell about, by hash.
+    evaluating: HashMap<[u8; 32], Subject>,
+    /// Who waits to be in step, and the first read that will do.
+    syncing: HashMap<MemberId, u64>,
+    /// Feeds in the order in which their windows grew.
+    window_order: VecDeque<Arc<Feed>>,
+    window_bytes: usize,
+    idle: VecDeque<ScopeName>,
+    next_number: u32,
+}
+
+impl Core {
+    /// A hub whose tail stands at `position`.
+    pub fn new(press: Arc<Press>, bounds: HubBounds, registry: Arc<Registry>, position: TailPosition) -> Core {
+        Core {
+            press,
+            bounds,
+            registry,
+            position,
+            seq: 0,
+            members: HashMap::new(),
+            clients: HashMap::new(),
+            subjects: HashMap::new(),
+            feeds: HashMap::new(),
+            by_scope: HashMap::new(),
+            numbers: HashMap::new(),
+            parts: HashSet::new(),
+            by_hash: HashMap::new(),
+            starting: HashMap::new(),
+            unborn: HashSet::new(),
+            evaluating: HashMap::new(),
+            syncing: HashMap::new(),
+            window_order: VecDeque::new(),
+            window_bytes: 0,
+            idle: VecDeque::new(),
+            next_number: 0,
+        }
+    }
+
+    /// Sessions that it serves.
+    pub fn members(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Scopes that it follows, and the bytes of their windows.
+    pub fn feeds(&self) -> (usize, usize) {
+        (self.feeds.len(), self.window_bytes)
+    }
+
+    /// Registry generation of the static grants.
+    pub fn registry(&self) -> RegistryGeneration {
+        self.registry.generation
+    }
+
+    /// A read begins now: what it should tell besides.
+    pub fn begin_read(&mut self) -> Interest {
+        self.seq += 1;
+        // The parts of a large transaction tell nothing; whoever waits is told after its end.
+        Interest {
+            names: !self.unborn.is_empty(),
+            scopes: self.starting.keys().copied().collect(),
+            subjects: self.evaluating.keys().copied().collect(),
+        }
+    }
+
+    /// Takes a request; true if a read should begin at once.
+    pub fn request(&mut self, request: Request) -> bool {
+        match request {
+            Request::Register { member, client, mailbox } => self.register(member, client, mailbox),
+            Request::Attach { member, scope } => self.attach(member, scope),
+            Request::Detach { member, scope } => {
+                if let Some(member) = self.members.get_mut(&member) {
+                    member.scopes.remove(&scope);
+                }
+                self.detach(member, &scope);
+                false
+            }
+            Request::Sync { member, urgent } => {
+                // The read under way may have begun before the session was ready (V2).
+                self.syncing.insert(member, self.seq + 1);
+                urgent
+            }
+            Request::Leave { member } => {
+                self.leave(member);
+                false
+            }
+        }
+    }
+
+    fn register(&mut self, id: MemberId, client: ClientKey, mailbox: Arc<Mailbox>) -> bool {
+        self.clients.entry(client.clone()).or_default().insert(id, mailbox.clone());
+        let entry = self
+            .subjects
+            .entry(client.subject.clone())
+            .or_insert_with(|| SubjectEntry { followed: None, members: HashMap::new() });
+        entry.members.insert(id, mailbox.clone());
+        let known = entry.followed.as_ref().map(|followed| followed.now().clone());
+        if known.is_none() {
+            self.evaluating.insert(subject_hash(&client.subject), client.subject.clone());
+        }
+        let read = known.is_none();
+        if let Some(grants) = known {
+            mailbox.put(Message::Registered(grants));
+        }
+        self.members.insert(id, Member { client, mailbox, scopes: HashSet::new() });
+        read
+    }
+
+    fn attach(&mut self, id: MemberId, scope: ScopeName) -> bool {
+        let Some(member) = self.members.get_mut(&id) else { return false };
+        member.scopes.insert(scope.clone());
+        let mailbox = member.mailbox.clone();
+        let entry = self
+            .feeds
+            .entry(scope.clone())
+            .or_insert_with(|| FeedEntry { feed: None, subscribers: HashMap::new() });
+        entry.subscribers.insert(id, mailbox.clone());
+        match &entry.feed {
+            Some(feed) => {
+                mailbox.put(Message::Attached(feed.clone()));
+                false
+            }
+            None => {
+                self.starting.insert(scope.hash(), scope);
+                true
+            }
+        }
+    }
+
+    fn detach(&mut self, id: MemberId, scope: &ScopeName) {
+        let Some(entry) = self.feeds.get_mut(scope) else { return };
+        entry.subscribers.remove(&id);
+        if entry.subscribers.is_empty() {
+            self.idle.push_back(scope.clone());
+            while self.idle.len() > self.bounds.idle_feeds_max {
+                if let Some(scope) = self.idle.pop_front() {
+                    self.forget_if_idle(&scope);
+                }
+            }
+        }
+    }
+
+    fn forget_if_idle(&mut self, scope: &ScopeName) {
+        if self.feeds.get(scope).is_none_or(|entry| !entry.subscribers.is_empty()) {
+            return;
+        }
+        let hash = scope.hash();
+        self.starting.remove(&hash);
+        self.by_hash.remove(&hash);
+        self.unborn.remove(scope);
+        if let Some(feed) = self.feeds.remove(scope).and_then(|entry| entry.feed) {
+            self.numbers.remove(&feed.number);
+            if let Some(id) = feed.scope() {
+                self.by_scope.remove(&id);
+            }
+            // Its pages leave the order as they come to its front; their memory counts until then.
+            while self.window_order.front().is_some_and(|front| front.number == feed.number) {
+                self.evict();
+            }
+        }
+    }
+
+    fn leave(&mut self, id: MemberId) {
+        self.syncing.remove(&id);
+        let Some(member) = self.members.remove(&id) else { return };
+        for scope in &member.scopes {
+            self.detach(id, scope);
+        }
+        if let Some(members) = self.clients.get_mut(&member.client) {
+            members.remove(&id);
+            if members.is_empty() {
+                self.clients.remove(&member.client);
+            }
+        }
+        let subject = &member.client.subject;
+        if let Some(entry) = self.subjects.get_mut(subject) {
+            entry.members.remove(&id);
+            if entry.members.is_empty() {
+                self.subjects.remove(subject);
+                self.evaluating.remove(&subject_hash(subject));
+            }
+        }
+    }
+
+    /// Takes the rules of another registry generation, in force from the end of the next batch given to [`take`](Self::take).
+    /// Call before it.
+    pub fn set_registry(&mut self, registry: Arc<Registry>) {
+        self.registry = registry;
+    }
+
+    /// Takes what the read that [`begin_read`](Self::begin_read) announced last has brought: hands it to everybody whom it
+    /// concerns, then answers everybody who asked before the read began.
+    pub fn take(&mut self, read: EffectBatch, registry_changed: bool) {
+        let complete = read.through.inside.is_none();
+        self.position = read.through;
+        let through = read.through.point();
+        let snapshot = Arc::new(Snapshot {
+            seq: self.seq,
+            through,
+            pending: read.pending,
+            registry: read.anchor.registry,
+        });
+        for (scope, hash) in &read.names {
+            self.born(*scope, hash);
+        }
+        let mut batch = Batch {
+            snapshot: snapshot.clone(),
+            complete,
+            pages: self.pages(&read.effects, complete.then_some(through), read.continues),
+            materialized: HashMap::new(),
+            grants: HashMap::new(),
+        };
+        for entry in read.materialized {
+            if self.clients.contains_key(&entry.client) {
+                batch.materialized.entry(entry.client).or_default().push((entry.number, entry.commit_lsn));
+            }
+        }
+        for change in &read.grants {
+            let followed = self.subjects.get_mut(&change.subject).and_then(|entry| entry.followed.as_mut());
+            if let Some(followed) = followed
+                && followed.apply(change)
+            {
+                batch.grants.insert(change.subject.clone(), followed.now().clone());
+            }
+        }
+        if registry_changed {
+            for (subject, entry) in &mut self.subjects {
+                if let Some(followed) = &mut entry.followed
+                    && followed.set_registry(subject, &self.registry, through)
+                {
+                    batch.grants.insert(subject.clone(), followed.now().clone());
+                }
+            }
+        }
+        // Feeds begin after this batch: its pages are not theirs.
+        self.publish(Arc::new(batch));
+        if let Some(told) = read.told {
+            self.start_feeds(&told.scopes, &told.facts, through);
+            self.evaluate(&told.subjects, &told.held, read.anchor.tip);
+        }
+        // V2: who asked before the read began gets its snapshot, unless it stands inside a transaction.
+        if complete {
+            let members = &self.members;
+            let subjects = &self.subjects;
+            let seq = self.seq;
+            self.syncing.retain(|id, first| {
+                if *first > seq {
+                    return true;
+                }
+                let Some(member) = members.get(id) else { return false };
+                let followed = subjects.get(&member.client.subject).and_then(|entry| entry.followed.as_ref());
+                let Some(followed) = followed else { return true };
+                member.mailbox.sync(&snapshot, followed.now());
+                false
+            });
+        }
+    }
+
+    /// Whether somebody waits for a read.
+    pub fn awaited(&self) -> bool {
+        !self.starting.is_empty() || !self.evaluating.is_empty()
+    }
+
+    fn pages(
+        &mut self,
+        effects: &[Effect],
+        through: Option<Point>,
+        continues: Option<ScopeId>,
+    ) -> HashMap<ScopeNumber, Vec<Arc<Page>>> {
+        let mut runs: Vec<(Arc<Feed>, &[Effect])> = Vec::new();
+        // `effects` come by scope: each run is one scope's.
+        for run in effects.chunk_by(|a, b| a.scope == b.scope) {
+            let feed = self.by_scope.get(&run[0].scope).and_then(|scope| self.feeds.get(scope));
+            if let Some(feed) = feed.and_then(|entry| entry.feed.as_ref()) {
+                runs.push((feed.clone(), run));
+            }
+        }
+        // V5: a page is its own cut when it is all that anybody here gets from a whole batch.
+        let fin = runs.len() == 1 && through.is_some() && self.parts.is_empty();
+        let mut pages = HashMap::with_capacity(runs.len());
+        for (feed, run) in runs {
+            let goes_on = continues == Some(run[0].scope);
+            let stretch =
+                Stretch { number: feed.number, name: &feed.name, effects: run, through, more: goes_on };
+            let made = self.press.pages(stretch, fin);
+            feed.extend(&made);
+            for page in &made {
+                self.window_bytes += page.bytes();
+                self.window_order.push_back(feed.clone());
+            }
+            pages.insert(feed.number, made);
+        }
+        while self.window_bytes > self.bounds.window_bytes_max && !self.window_order.is_empty() {
+            self.evict();
+        }
+        pages
+    }
+
+    fn evict(&mut self) {
+        if let Some(feed) = self.window_order.pop_front() {
+            self.window_bytes = self.window_bytes.saturating_sub(feed.evict());
+        }
+    }
+
+    fn publish(&mut self, batch: Arc<Batch>) {
+        // Who got parts of a large transaction is owed its cut, whatever its last part brings.
+        let parts = if batch.complete { std::mem::take(&mut self.parts) } else { HashSet::new() };
+        for number in batch.pages.keys().chain(parts.iter().filter(|number| !batch.pages.contains_key(number))) {
+            let entry = self.numbers.get(number).and_then(|scope| self.feeds.get(scope));
+            for mailbox in entry.into_iter().flat_map(|entry| entry.subscribers.values()) {
+                mailbox.batch(&batch);
+            }
+        }
+        if !batch.complete {
+            self.parts.extend(batch.pages.keys());
+        }
+        for client in batch.materialized.keys() {
+            for mailbox in self.clients.get(client).into_iter().flat_map(HashMap::values) {
+                mailbox.batch(&batch);
+            }
+        }
+        for subject in batch.grants.keys() {
+            let grants = &batch.grants[subject];
+            for mailbox in self.subjects.get(subject).into_iter().flat_map(|entry| entry.members.values()) {
+                mailbox.revoked(grants);
+                mailbox.batch(&batch);
+            }
+        }
+    }
+
+    fn born(&mut self, id: ScopeId, hash: &[u8; 32]) {
+        let Some(scope) = self.by_hash.get(hash) else { return };
+        if self.unborn.remove(scope) {
+            if let Some(feed) = self.feeds.get(scope).and_then(|entry| entry.feed.as_ref()) {
+                feed.exists(id);
+            }
+            self.by_scope.insert(id, scope.clone());
+        }
+    }
+
+    fn start_feeds(&mut self, asked: &[[u8; 32]], facts: &HashMap<[u8; 32], ScopeFacts>, through: Point) {
+        for hash in asked {
+            let Some(scope) = self.starting.remove(hash) else { continue };
+            let Some(entry) = self.feeds.get_mut(&scope) else { continue };
+            let facts = facts.get(hash);
+            let number = ScopeNumber(self.next_number);
+            self.next_number += 1;
+            let feed = Arc::new(Feed::new(number, scope.clone(), through, facts));
+            entry.feed = Some(feed.clone());
+            for mailbox in entry.subscribers.values() {
+                mailbox.put(Message::Attached(feed.clone()));
+            }
+            match facts {
+                Some(facts) => {
+                    self.by_scope.insert(facts.scope, scope.clone());
+                }
+                None => {
+                    self.unborn.insert(scope.clone());
+                }
+            }
+            self.numbers.insert(number, scope.clone());
+            self.by_hash.insert(*hash, scope);
+        }
+    }
+
+    fn evaluate(&mut self, asked: &[[u8; 32]], held: &[tidegate_log::HeldGrant], as_of: Option<Lsn>) {
+        let mut by_subject: BTreeMap<&Subject, Vec<tidegate_log::HeldGrant>> = BTreeMap::new();
+        for grant in held {
+            by_subject.entry(&grant.subject).or_default().push(grant.clone());
+        }
+        for hash in asked {
+            let Some(subject) = self.evaluating.remove(hash) else { continue };
+            let Some(entry) = self.subjects.get_mut(&subject) else { continue };
+            let held = by_subject.get(&subject).map_or(&[][..], Vec::as_slice);
+            let followed = Followed::new(&subject, held, as_of, &self.registry);
+            for mailbox in entry.members.values() {
+                mailbox.put(Message::Registered(followed.now().clone()));
+            }
+            entry.followed = Some(followed);
+        }
+    }
+
+    /// The lineage has ended: everybody is told why, and nothing more.
+    pub fn end(&mut self, why: &'static str) {
+        for member in self.members.values() {
+            member.mailbox.put(Message::Ended(why));
+        }
+    }
+}
+
+/// The key of a subject in `s<state>_subject_grant`.
+pub fn subject_hash(subject: &Subject) -> [u8; 32] {
+    use sha2::Digest;
+    sha2::Sha256::digest(subject.0.as_bytes()).into()
+}

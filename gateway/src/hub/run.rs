@@ -1,0 +1,300 @@
+//! The hub's awaits and their order: open the lineage, then read, take, answer, again and again; when the lineage ends, tell
+//! everybody and open the next.
+
+use sqlx::PgPool;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tidegate_log::{
+    Bounds, ClientKey, EffectBatch, EffectLog, EffectLogError, Subscription, TailPosition, WakeListener,
+};
+use tidegate_model::{CursorKeys, Lsn, RegistryGeneration};
+use tokio::sync::{mpsc, watch};
+
+use super::{Core, HubBounds, Mailbox, MemberId, PageBounds, Press, Request};
+use crate::registry::{Registries, RegistryError};
+
+/// How the hub reads and what it keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct HubConfig {
+    /// Bounds of one read.
+    pub read: Bounds,
+    /// Bounds of one page.
+    pub page: PageBounds,
+    /// Bounds of memory.
+    pub memory: HubBounds,
+    /// Longest wait for a wake before looking anyway.
+    pub rescan: Duration,
+    /// Most pending mutations that one read brings; beyond it, all sessions wait (V2).
+    pub pending_max: u32,
+    /// Batches that one session may lag behind before it is left to catch up by itself.
+    pub mailbox_batches_max: usize,
+    /// Requests of sessions that may wait for the hub.
+    pub requests_max: usize,
+}
+
+/// What everything about one lineage shares: positions, cursors, windows and caches are only good within it.
+#[derive(Debug)]
+pub struct Epoch {
+    /// The log.
+    pub log: Arc<EffectLog>,
+    /// What makes its pages.
+    pub press: Arc<Press>,
+    /// Registry generations read so far.
+    pub registries: Arc<Registries>,
+    requests: mpsc::Sender<Request>,
+    mailbox_batches_max: usize,
+    /// Of all epochs: members of different ones never share a number.
+    next_member: Arc<AtomicU64>,
+    /// Registry generation in force, as the tail saw it last.
+    registry: watch::Receiver<RegistryGeneration>,
+}
+
+/// A session's place at the hub. Dropping it leaves.
+#[derive(Debug)]
+pub struct Seat {
+    /// Its id.
+    pub member: MemberId,
+    /// Where its messages arrive.
+    pub mailbox: Arc<Mailbox>,
+    requests: mpsc::Sender<Request>,
+}
+
+impl Epoch {
+    /// Takes a seat; the first message is `Registered`. `None`: the lineage has ended.
+    pub async fn register(&self, client: ClientKey) -> Option<Seat> {
+        let member = MemberId(self.next_member.fetch_add(1, Ordering::Relaxed));
+        let mailbox = Arc::new(Mailbox::new(self.mailbox_batches_max));
+        let seat = Seat { member, mailbox: mailbox.clone(), requests: self.requests.clone() };
+        let sent = self.requests.send(Request::Register { member, client, mailbox }).await;
+        sent.ok().map(|()| seat)
+    }
+
+    /// Registry generation in force.
+    pub fn registry(&self) -> RegistryGeneration {
+        *self.registry.borrow()
+    }
+}
+
+impl Seat {
+    /// Sends a request. The hub never waits for a session, so this wait is short. A request to an ended lineage goes nowhere: the
+    /// mailbox says so.
+    pub async fn request(&self, request: Request) {
+        let _ = self.requests.send(request).await;
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let leave = Request::Leave { member: self.member };
+        if let Err(mpsc::error::TrySendError::Full(leave)) = self.requests.try_send(leave) {
+            let requests = self.requests.clone();
+            tokio::spawn(async move {
+                let _ = requests.send(leave).await;
+            });
+        }
+    }
+}
+
+/// The running hub.
+#[derive(Clone, Debug)]
+pub struct Hub {
+    epoch: watch::Receiver<Option<Arc<Epoch>>>,
+}
+
+impl Hub {
+    /// Starts it; it runs until the future returned is dropped. `pool` serves the tail and the listener: two connections.
+    pub fn new(pool: PgPool, config: HubConfig) -> (Hub, impl Future<Output = ()> + Send) {
+        let (sender, epoch) = watch::channel(None);
+        (Hub { epoch }, run(pool, config, sender))
+    }
+
+    /// The lineage that is followed now; `None`: the database has no stream yet, or is not reachable.
+    pub fn epoch(&self) -> Option<Arc<Epoch>> {
+        self.epoch.borrow().clone()
+    }
+
+    /// Waits until a lineage is followed.
+    pub async fn followed(&mut self) {
+        let _ = self.epoch.wait_for(Option::is_some).await;
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum HubError {
+    #[error("{0}")]
+    Log(#[from] EffectLogError),
+    #[error("{0}")]
+    Registry(#[from] RegistryError),
+    #[error("read the cursor keys: {0}")]
+    Keys(#[from] sqlx::Error),
+    #[error("the database has no cursor key")]
+    NoKeys,
+}
+
+/// Pause after the first failure in a row; doubled up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+async fn run(pool: PgPool, config: HubConfig, sender: watch::Sender<Option<Arc<Epoch>>>) {
+    let next_member = Arc::new(AtomicU64::new(1));
+    let mut pause = PAUSE_MIN;
+    loop {
+        match open(&pool, &config, &next_member).await {
+            Ok((epoch, core, requests, registry)) => {
+                pause = PAUSE_MIN;
+                tracing::info!(
+                    generation = epoch.log.lineage().generation.0,
+                    timeline = epoch.log.lineage().server.timeline,
+                    "following the stream"
+                );
+                let listener = WakeListener::new(pool.clone(), epoch.log.clone()).run();
+                sender.send_replace(Some(epoch.clone()));
+                let why = tokio::select! {
+                    why = follow(&epoch, core, requests, registry, &config) => why,
+                    () = listener => continue,
+                };
+                tracing::warn!(why, "the stream's history was left");
+                sender.send_replace(None);
+            }
+            Err(HubError::Log(EffectLogError::NoGeneration)) => {
+                tracing::debug!("the stream has not been started yet");
+                tokio::time::sleep(PAUSE_MIN * 4).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, retry_ms = pause.as_millis() as u64, "open the stream");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+}
+
+type Opened = (Arc<Epoch>, Core, mpsc::Receiver<Request>, watch::Sender<RegistryGeneration>);
+
+async fn open(pool: &PgPool, config: &HubConfig, next_member: &Arc<AtomicU64>) -> Result<Opened, HubError> {
+    let log = Arc::new(EffectLog::open(pool.clone(), config.pending_max).await?);
+    let secrets: Vec<(i32, Vec<u8>)> =
+        sqlx::query_as("select key_id, secret from tidegate.cursor_key").fetch_all(pool).await?;
+    let keys = secrets.into_iter().filter_map(|(id, secret)| Some((id as u32, secret.try_into().ok()?)));
+    let keys = CursorKeys::new(keys).ok_or(HubError::NoKeys)?;
+    // Nothing of the lineage was committed before its slot's consistent point.
+    let base: String = sqlx::query_scalar("select consistent_lsn::text from tidegate.stream_generation where id = $1")
+        .bind(log.lineage().generation.0)
+        .fetch_one(pool)
+        .await?;
+    let registries = Arc::new(Registries::default());
+    let registry = registries.load(pool, log.registry()).await?;
+    let press = Arc::new(Press {
+        lineage: *log.lineage(),
+        keys,
+        bounds: config.page,
+        base: base.parse().unwrap_or(Lsn::ZERO),
+    });
+    let (requests, receiver) = mpsc::channel(config.requests_max);
+    let (registry_sender, registry_seen) = watch::channel(registry.generation);
+    let core = Core::new(press.clone(), config.memory, registry, log.opened_at());
+    let epoch = Arc::new(Epoch {
+        log,
+        press,
+        registries,
+        requests,
+        mailbox_batches_max: config.mailbox_batches_max,
+        next_member: next_member.clone(),
+        registry: registry_seen,
+    });
+    Ok((epoch, core, receiver, registry_sender))
+}
+
+/// Follows one lineage until it ends; gives the reason.
+async fn follow(
+    epoch: &Epoch,
+    mut core: Core,
+    mut requests: mpsc::Receiver<Request>,
+    registry: watch::Sender<RegistryGeneration>,
+    config: &HubConfig,
+) -> &'static str {
+    let from: TailPosition = epoch.log.opened_at();
+    let mut tail = Subscription::new(epoch.log.clone(), from, config.read, config.rescan);
+    let mut pause = PAUSE_MIN;
+    let mut urgent = false;
+    loop {
+        while !urgent {
+            tokio::select! {
+                biased;
+                Some(request) = requests.recv() => urgent |= core.request(request),
+                () = tail.ready() => break,
+            }
+        }
+        while let Ok(request) = requests.try_recv() {
+            core.request(request);
+        }
+        urgent = false;
+        fail::fail_point!("gateway::tail::before_read");
+        epoch.log.set_interest(core.begin_read());
+        let read = {
+            let mut scan = pin!(tail.scan());
+            loop {
+                tokio::select! {
+                    biased;
+                    read = &mut scan => break read,
+                    Some(request) = requests.recv() => urgent |= core.request(request),
+                }
+            }
+        };
+        match read {
+            Ok(batch) => {
+                pause = PAUSE_MIN;
+                let changed = prepare(epoch, &mut core, &batch).await;
+                registry.send_if_modified(|seen| std::mem::replace(seen, batch.anchor.registry) != batch.anchor.registry);
+                fail::fail_point!("gateway::tail::before_publish");
+                core.take(batch, changed);
+                // A part of a large transaction tells nothing to whoever waits.
+                urgent |= core.awaited();
+            }
+            Err(EffectLogError::LineageChanged(what)) => {
+                core.end(what);
+                return what;
+            }
+            Err(EffectLogError::NoGeneration) => {
+                core.end("stream");
+                return "stream";
+            }
+            Err(error) => {
+                tracing::warn!(%error, retry_ms = pause.as_millis() as u64, "read the tail");
+                let wake = tokio::time::Instant::now() + pause;
+                pause = (pause * 2).min(PAUSE_MAX);
+                loop {
+                    tokio::select! {
+                        () = tokio::time::sleep_until(wake) => break,
+                        Some(request) = requests.recv() => { core.request(request); }
+                    }
+                }
+                urgent = true;
+            }
+        }
+    }
+}
+
+/// Sees to it that every registry generation that the batch needs has been read. True if the one in force has changed.
+async fn prepare(epoch: &Epoch, core: &mut Core, batch: &EffectBatch) -> bool {
+    let in_force = batch.anchor.registry;
+    let mut needed: Vec<_> = batch.effects.iter().map(|effect| effect.schema_version).collect();
+    needed.push(in_force);
+    needed.dedup();
+    let mut pause = PAUSE_MIN;
+    for sv in needed {
+        // The batch has been read and must not be lost: nothing else is worth doing before this succeeds.
+        while let Err(error) = epoch.registries.load(epoch.log.pool(), sv).await {
+            tracing::warn!(%error, "load a registry generation");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+    let changed = in_force != core.registry();
+    if changed && let Some(registry) = epoch.registries.get(in_force) {
+        core.set_registry(registry);
+    }
+    changed
+}

@@ -1,0 +1,202 @@
+//! Rebuild pages: key ranges of a scope's rows, each read at its own position, encoded once and shared.
+//!
+//! A *run* is one walk through a scope. Its token says from where on effects must be replayed: the position at which its first
+//! page was read. Everybody who begins while a run is fresh joins it, so many clients read the database once. A token goes on at
+//! any gateway, after eviction or restart: whoever holds the page's bytes is only faster.
+//!
+//! The cache holds no truth. Evicting a page costs a query.
+
+mod read;
+
+use bytes::Bytes;
+use sqlx::PgPool;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tidegate_model::{Point, RebuildToken, RegistryGeneration, RelationId};
+use tidegate_protocol::ScopeNumber;
+use tokio::sync::{OnceCell, Semaphore};
+
+use crate::hub::{Feed, Press};
+use crate::registry::Registries;
+
+pub use read::RebuildError;
+
+/// Bounds of rebuilds.
+#[derive(Clone, Copy, Debug)]
+pub struct RebuildBounds {
+    /// Most rows of a page.
+    pub page_rows_max: u32,
+    /// Most bytes of a page; a single row may be larger.
+    pub page_bytes_max: u64,
+    /// Bytes of pages that the cache holds.
+    pub cache_bytes_max: usize,
+    /// How long newcomers may join a run: the longer, the more effects they replay.
+    pub run_age_max: Duration,
+    /// Queries at the same time.
+    pub reads_max: usize,
+}
+
+/// Where a page begins: relation and the key index of the row before it.
+pub type After = Option<(RelationId, Vec<u8>)>;
+
+/// One page of a run.
+#[derive(Debug)]
+pub struct RebuildPage {
+    /// The frame.
+    pub frame: Bytes,
+    /// Registry generation of its rows.
+    pub sv: RegistryGeneration,
+    /// Where the next page begins.
+    pub after: After,
+    /// Whether it is the last one.
+    pub done: bool,
+}
+
+/// One walk through a scope.
+#[derive(Debug)]
+pub struct Run {
+    /// Effects after here are to be replayed.
+    pub earliest: Point,
+    /// Relations with rows in the scope when the run began here, in order.
+    relations: Vec<RelationId>,
+    began: Instant,
+    pages: Mutex<HashMap<After, Arc<OnceCell<Arc<RebuildPage>>>>>,
+}
+
+/// Where one session stands in a run.
+#[derive(Clone, Debug)]
+pub struct RunPosition {
+    /// The run.
+    pub run: Arc<Run>,
+    /// Where its next page begins.
+    pub after: After,
+}
+
+/// A session's wish: where to go on.
+#[derive(Clone, Debug)]
+pub enum RebuildFrom {
+    /// From the beginning, in any fresh run.
+    Start,
+    /// Where a token of some run, here or elsewhere, left off.
+    Token(RebuildToken),
+    /// The next page.
+    Next(RunPosition),
+}
+
+type RunKey = (ScopeNumber, Point);
+type Cell = OnceCell<Arc<Run>>;
+
+/// The runs and pages of one lineage.
+#[derive(Debug)]
+pub struct Rebuilds {
+    pool: PgPool,
+    press: Arc<Press>,
+    registries: Arc<Registries>,
+    bounds: RebuildBounds,
+    reads: Semaphore,
+    cache: Mutex<Cache>,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    /// The run that newcomers join.
+    fresh: HashMap<ScopeNumber, (Instant, Arc<Cell>)>,
+    /// Runs that tokens name.
+    runs: HashMap<RunKey, Arc<Cell>>,
+    /// Pages in the order in which they were made.
+    order: VecDeque<(Arc<Run>, After, usize)>,
+    bytes: usize,
+    /// Queries so far, for metrics.
+    reads: u64,
+}
+
+impl Rebuilds {
+    /// An empty cache.
+    pub fn new(pool: PgPool, press: Arc<Press>, registries: Arc<Registries>, bounds: RebuildBounds) -> Rebuilds {
+        let reads = Semaphore::new(bounds.reads_max);
+        Rebuilds { pool, press, registries, bounds, reads, cache: Mutex::default() }
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queries so far.
+    pub fn reads(&self) -> u64 {
+        self.cache().reads
+    }
+
+    /// The next page for a session, from the cache or the database. Every call gives one page.
+    ///
+    /// # Errors
+    /// [`RebuildError`]; asking again from the same place is safe.
+    pub async fn page(
+        &self,
+        feed: &Feed,
+        from: RebuildFrom,
+    ) -> Result<(RunPosition, Arc<RebuildPage>), RebuildError> {
+        let RunPosition { run, after } = match from {
+            RebuildFrom::Next(position) => position,
+            RebuildFrom::Start => RunPosition { run: self.fresh_run(feed).await?, after: None },
+            RebuildFrom::Token(token) => {
+                let after = token.after.map(|(relation, key)| (RelationId(relation), key));
+                RunPosition { run: self.run_of_token(feed, token.earliest).await?, after }
+            }
+        };
+        let cell = run.pages().entry(after.clone()).or_default().clone();
+        let made = cell
+            .get_or_try_init(async || {
+                let _permit = self.reads.acquire().await;
+                let page = Arc::new(self.read_page(feed, &run, &after).await?);
+                self.keep(&run, after.clone(), page.frame.len());
+                Ok::<_, RebuildError>(page)
+            })
+            .await?;
+        let page = made.clone();
+        Ok((RunPosition { run, after: page.after.clone() }, page))
+    }
+
+    async fn fresh_run(&self, feed: &Feed) -> Result<Arc<Run>, RebuildError> {
+        let now = Instant::now();
+        let cell = {
+            let mut cache = self.cache();
+            let age_max = self.bounds.run_age_max;
+            cache.fresh.retain(|_, (began, _)| now.duration_since(*began) < age_max);
+            cache.fresh.entry(feed.number).or_insert_with(|| (now, Arc::default())).1.clone()
+        };
+        let run = cell.get_or_try_init(|| self.begin_run(feed, None)).await?.clone();
+        self.cache().runs.entry((feed.number, run.earliest)).or_insert(cell);
+        Ok(run)
+    }
+
+    async fn run_of_token(&self, feed: &Feed, earliest: Point) -> Result<Arc<Run>, RebuildError> {
+        let cell = self.cache().runs.entry((feed.number, earliest)).or_default().clone();
+        Ok(cell.get_or_try_init(|| self.begin_run(feed, Some(earliest))).await?.clone())
+    }
+
+    /// Remembers a page's size, and lets go of the oldest pages beyond the budget. Whoever is inside an evicted run reads its next
+    /// page anew.
+    fn keep(&self, run: &Arc<Run>, after: After, bytes: usize) {
+        let mut cache = self.cache();
+        cache.reads += 1;
+        cache.bytes += bytes;
+        cache.order.push_back((run.clone(), after, bytes));
+        while cache.bytes > self.bounds.cache_bytes_max {
+            let Some((run, after, bytes)) = cache.order.pop_front() else { break };
+            cache.bytes -= bytes;
+            run.pages().remove(&after);
+        }
+        // A run without pages is only a position; those that nobody holds are dropped with the cells that name them.
+        let age_max = self.bounds.run_age_max * 10;
+        if cache.runs.len() > 1024 {
+            cache.runs.retain(|_, cell| cell.get().is_none_or(|run| run.began.elapsed() < age_max));
+        }
+    }
+}
+
+impl Run {
+    fn pages(&self) -> MutexGuard<'_, HashMap<After, Arc<OnceCell<Arc<RebuildPage>>>>> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,501 @@
+//! One scope of a session: from `subscribe` through check, rebuild and catching up to `joined`, and on from there.
+
+use std::sync::Arc;
+use std::time::Instant;
+use tidegate_log::ScopeState;
+use tidegate_model::{Cursor, CursorError, Lsn, Point, ScopeName};
+use tidegate_protocol::{
+    Bin, ErrorCode, ErrorFrame, Joined, RebuildReason, ScopeNumber, ServerFrame, Subscribe, Subscribed, SubscriptionMode,
+};
+
+use super::{Command, Gate, ReadId, Session};
+use crate::hub::{Covered, Feed, Page};
+use crate::rebuild::{RebuildFrom, RebuildPage, RunPosition};
+
+/// What a subscription begins with.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub reference: Option<u64>,
+    pub wish: Wish,
+}
+
+#[derive(Debug)]
+pub(super) enum Wish {
+    Nothing,
+    Cursor(Vec<u8>),
+    Token(Vec<u8>),
+    Mismatch,
+}
+
+/// How a subscription stands.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// The cursor is compared with history before anything is promised. `ahead`: since when the tail is behind it.
+    Checking { cursor: Box<Cursor>, ahead: Option<Instant> },
+    /// Rows are being sent.
+    Rebuilding(RebuildFrom),
+    /// Effects after `at` are to be sent before it joins.
+    Catching,
+    /// It moves with the session's cuts.
+    Joined,
+}
+
+/// One scope of one session.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    pub feed: Arc<Feed>,
+    /// Everything of the scope through here was sent. Of a joined scope in step, the session's `delivered` is as good.
+    pub at: Point,
+    /// The scope there, where known.
+    pub state: Option<ScopeState>,
+    pub phase: Phase,
+    /// The read under way.
+    pub busy: Option<ReadId>,
+    /// Rows were sent that are newer than the operation's point: it joins in a later one.
+    pub rows_ahead: bool,
+    reference: Option<u64>,
+}
+
+impl Subscription {
+    pub fn is_joined(&self) -> bool {
+        matches!(self.phase, Phase::Joined)
+    }
+
+    /// Waits for the tail to reach its cursor.
+    pub fn is_ahead(&self) -> bool {
+        matches!(self.phase, Phase::Checking { ahead: Some(_), .. })
+    }
+
+    /// Has something to send that needs an operation.
+    pub fn wants_operation(&self) -> bool {
+        self.busy.is_none() && !self.is_joined() && !self.is_ahead()
+    }
+}
+
+/// What a read of one scope found, already encoded.
+#[derive(Debug)]
+pub struct ScopePages {
+    /// In order.
+    pub pages: Vec<Arc<Page>>,
+    /// Everything of the scope through here is in `pages` or came before them.
+    pub reached: Point,
+    /// How the scope stood where the read began.
+    pub before: Before,
+    /// Rows in the scope now.
+    pub row_count: u64,
+    /// Effects from where the read began, counted up to the limit asked for.
+    pub replay_count: u64,
+}
+
+/// How a scope stood at a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// Like this.
+    State(ScopeState),
+    /// Nothing is recorded to compare with: the baseline's content, before its first effect.
+    Unrecorded,
+    /// The effects after the point are no longer all there.
+    BelowFloor,
+}
+
+impl Session {
+    pub(super) fn on_subscribe(&mut self, subscribe: Subscribe<'_>) {
+        let reference = subscribe.reference;
+        let Some(name) = subscribe.name else {
+            let names: Vec<_> = self.grants.scopes().cloned().collect();
+            for name in names {
+                let subscribed = self.starting.contains_key(&name) || self.find(&name).is_some();
+                if !subscribed && !self.start(name, Start { reference: Some(reference), wish: Wish::Nothing }) {
+                    return;
+                }
+            }
+            return;
+        };
+        let wish = match (subscribe.token, subscribe.cursor) {
+            _ if subscribe.mismatch == Some(true) => Wish::Mismatch,
+            (Some(token), _) => Wish::Token(token.0.into_owned()),
+            (None, Some(cursor)) => Wish::Cursor(cursor.0.into_owned()),
+            (None, None) => Wish::Nothing,
+        };
+        self.start(ScopeName(name.into_owned()), Start { reference: Some(reference), wish });
+    }
+
+    /// False if it was refused.
+    fn start(&mut self, name: ScopeName, start: Start) -> bool {
+        let answer = |code, message: &'static str| match start.reference {
+            Some(reference) => ErrorFrame::new(code, message).answering(reference, "subscribe"),
+            None => ErrorFrame::new(code, message),
+        };
+        if self.grants.since(&name).is_none() {
+            self.error(answer(ErrorCode::ScopeForbidden, "the subject has no grant for this scope"));
+            return false;
+        }
+        // Subscribing again replaces; the feed stays attached.
+        if let Some(number) = self.find(&name) {
+            self.outbox.drop_scope(number);
+            if let Some(subscription) = self.scopes.remove(&number) {
+                self.begin(subscription.feed, start);
+            }
+            return true;
+        }
+        if let Some(starting) = self.starting.get_mut(&name) {
+            *starting = start;
+            return true;
+        }
+        if self.subscriptions() >= self.around.bounds.limits.scopes_max as usize {
+            self.error(answer(ErrorCode::ScopeLimit, "too many scopes on this socket"));
+            return false;
+        }
+        self.commands.push_back(Command::Attach(name.clone()));
+        self.starting.insert(name, start);
+        true
+    }
+
+    fn find(&self, name: &ScopeName) -> Option<ScopeNumber> {
+        self.scopes.iter().find(|(_, subscription)| subscription.feed.name == *name).map(|(number, _)| *number)
+    }
+
+    pub(super) fn unsubscribe(&mut self, name: &ScopeName) {
+        let starting = self.starting.remove(name).is_some();
+        let number = self.find(name);
+        if let Some(number) = number {
+            self.scopes.remove(&number);
+            self.outbox.drop_scope(number);
+        }
+        if starting || number.is_some() {
+            self.commands.push_back(Command::Detach(name.clone()));
+        }
+    }
+
+    pub(super) fn on_attached(&mut self, feed: Arc<Feed>) {
+        // Not there any more: it was unsubscribed, or taken away, in between.
+        if let Some(start) = self.starting.remove(&feed.name) {
+            self.begin(feed, start);
+        }
+    }
+
+    fn begin(&mut self, feed: Arc<Feed>, start: Start) {
+        let Start { reference, wish } = start;
+        let name = feed.name.clone();
+        let number = feed.number;
+        let Some(since) = self.grants.since(&name) else { return };
+        let lineage = self.around.press.lineage;
+        let subscription = Subscription {
+            feed,
+            at: Point::GenerationStart,
+            state: None,
+            phase: Phase::Catching,
+            busy: None,
+            rows_ahead: false,
+            reference,
+        };
+        self.scopes.insert(number, subscription);
+        match wish {
+            Wish::Nothing => self.rebuild(number, RebuildReason::New),
+            Wish::Mismatch => {
+                tracing::warn!("a client reported that a scope's digest did not match");
+                metrics::counter!("tidegate_digest_mismatches_total").increment(1);
+                self.rebuild(number, RebuildReason::DigestMismatch);
+            }
+            Wish::Token(sealed) => match self.around.press.keys.open_rebuild(&name, &sealed) {
+                Err(error) => {
+                    let message = "the continuation token is truncated, forged or of another scope";
+                    tracing::debug!(%error, "refused a continuation token");
+                    self.refuse(number, ErrorCode::TokenInvalid, message);
+                }
+                Ok(token) if token.generation != lineage.stream => {
+                    self.rebuild(number, RebuildReason::OtherGeneration);
+                }
+                Ok(token) if token.server != lineage.server => self.rebuild(number, RebuildReason::OtherHistory),
+                Ok(token) if token.earliest < since => self.rebuild(number, RebuildReason::Regranted),
+                Ok(token) => {
+                    self.rebuild_from(number, RebuildReason::Continued, RebuildFrom::Token(token));
+                }
+            },
+            Wish::Cursor(sealed) => match self.around.press.keys.open_cursor(&name, &sealed) {
+                Err(error) => self.refuse_cursor(number, &name, &sealed, error),
+                // P3, P9: another generation or history is never translated.
+                Ok(cursor) if cursor.generation != lineage.stream => {
+                    self.rebuild(number, RebuildReason::OtherGeneration);
+                }
+                Ok(cursor) if cursor.server != lineage.server => self.rebuild(number, RebuildReason::OtherHistory),
+                Ok(cursor) if cursor.point < since => self.rebuild(number, RebuildReason::Regranted),
+                Ok(cursor) => self.set_phase(number, Phase::Checking { cursor: Box::new(cursor), ahead: None }),
+            },
+        }
+    }
+
+    fn refuse_cursor(&mut self, number: ScopeNumber, name: &ScopeName, sealed: &[u8], error: CursorError) {
+        let keys = &self.around.press.keys;
+        let of_another = error == CursorError::Forged
+            && self.grants.scopes().any(|scope| scope != name && keys.open_cursor(scope, sealed).is_ok());
+        if of_another {
+            self.refuse(number, ErrorCode::CursorWrongScope, "the cursor belongs to another scope");
+        } else {
+            self.refuse(number, ErrorCode::CursorInvalid, "the cursor is truncated, forged or unreadable here");
+        }
+    }
+
+    /// Ends a subscription that cannot begin.
+    fn refuse(&mut self, number: ScopeNumber, code: ErrorCode, message: &'static str) {
+        let Some(subscription) = self.scopes.remove(&number) else { return };
+        self.commands.push_back(Command::Detach(subscription.feed.name.clone()));
+        let error = ErrorFrame::new(code, message);
+        self.error(match subscription.reference {
+            Some(reference) => error.answering(reference, "subscribe"),
+            None => error,
+        });
+    }
+
+    fn set_phase(&mut self, number: ScopeNumber, phase: Phase) {
+        if let Some(subscription) = self.scopes.get_mut(&number) {
+            subscription.phase = phase;
+        }
+    }
+
+    fn rebuild(&mut self, number: ScopeNumber, reason: RebuildReason) {
+        self.rebuild_from(number, reason, RebuildFrom::Start);
+    }
+
+    fn rebuild_from(&mut self, number: ScopeNumber, reason: RebuildReason, from: RebuildFrom) {
+        self.subscribed(number, SubscriptionMode::Rebuild, Some(reason));
+        if let Some(subscription) = self.scopes.get_mut(&number) {
+            subscription.phase = Phase::Rebuilding(from);
+            subscription.state = None;
+        }
+    }
+
+    fn subscribed(&mut self, number: ScopeNumber, mode: SubscriptionMode, reason: Option<RebuildReason>) {
+        let Some(subscription) = self.scopes.get_mut(&number) else { return };
+        let frame = Subscribed {
+            // A beginning that nobody asked for answers no request.
+            reference: subscription.reference.take(),
+            scope: number,
+            name: subscription.feed.name.0.as_str().into(),
+            mode,
+            reason: reason.map(RebuildReason::into),
+        };
+        self.outbox.frame(frame);
+    }
+
+    /// Sends a scope's pages through `through`. False while that takes another read, or room.
+    pub(super) fn bring(&mut self, number: ScopeNumber, through: Point) -> bool {
+        loop {
+            let Some(subscription) = self.scopes.get_mut(&number) else { return true };
+            if subscription.at >= through {
+                return true;
+            }
+            if subscription.busy.is_some() {
+                return false;
+            }
+            match subscription.feed.read(subscription.at, through) {
+                Covered::Pages(pages) => {
+                    for page in &pages {
+                        if !self.may_send() {
+                            // The rest is read again in the next operation.
+                            self.gate = Gate::Closed;
+                            return false;
+                        }
+                        self.send_of(number, page);
+                    }
+                    if let Some(subscription) = self.scopes.get_mut(&number) {
+                        subscription.at = through;
+                    }
+                    return true;
+                }
+                Covered::Not { until } => {
+                    let until = until.min(through).commit_lsn().unwrap_or(Lsn::ZERO);
+                    if subscription.feed.scope().is_none() {
+                        // A scope that does not exist has no effects anywhere.
+                        subscription.at = through;
+                        continue;
+                    }
+                    let (feed, after) = (subscription.feed.clone(), subscription.at);
+                    if self.may_send() {
+                        self.read(number, feed, after, until, 0);
+                    } else {
+                        self.gate = Gate::Closed;
+                    }
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, number: ScopeNumber, feed: Arc<Feed>, after: Point, through: Lsn, replay_count_max: u64) {
+        let id = self.read_id();
+        if let Some(subscription) = self.scopes.get_mut(&number) {
+            subscription.busy = Some(id);
+        }
+        self.commands.push_back(Command::ReadScope { id, feed, after, through, replay_count_max });
+    }
+
+    /// Sends one page of a scope that is being brought somewhere.
+    fn send_of(&mut self, number: ScopeNumber, page: &Page) {
+        self.send_page(page);
+        if let Some(subscription) = self.scopes.get_mut(&number) {
+            subscription.at = page.end;
+            subscription.state = Some(page.state);
+            self.staged |= subscription.is_joined();
+        }
+    }
+
+    /// Goes on with a scope that has not joined.
+    pub(super) fn go_on(&mut self, number: ScopeNumber) {
+        if !matches!(self.gate, Gate::Open(_)) {
+            return;
+        }
+        let Some(subscription) = self.scopes.get(&number) else { return };
+        if subscription.busy.is_some() {
+            return;
+        }
+        match &subscription.phase {
+            Phase::Joined => {}
+            Phase::Checking { .. } => {
+                self.check(number);
+                if self.scopes.get(&number).is_some_and(|s| matches!(s.phase, Phase::Catching | Phase::Rebuilding(_))) {
+                    self.go_on(number);
+                }
+            }
+            Phase::Rebuilding(from) => {
+                let (feed, from) = (subscription.feed.clone(), from.clone());
+                if self.may_send() {
+                    let id = self.read_id();
+                    self.commands.push_back(Command::ReadRebuild(id, feed, from));
+                    if let Some(subscription) = self.scopes.get_mut(&number) {
+                        subscription.busy = Some(id);
+                    }
+                } else {
+                    self.gate = Gate::Closed;
+                }
+            }
+            Phase::Catching => {
+                if !subscription.rows_ahead && self.bring(number, self.delivered) {
+                    self.join(number);
+                }
+            }
+        }
+    }
+
+    /// P9: compares history, not just offset.
+    fn check(&mut self, number: ScopeNumber) {
+        let (delivered, now, ahead_max) = (self.delivered, self.now, self.around.bounds.ahead_max);
+        let Some(subscription) = self.scopes.get_mut(&number) else { return };
+        let Phase::Checking { cursor, ahead } = &mut subscription.phase else { return };
+        let point = cursor.point;
+        if point > delivered {
+            // Of the current history, merely ahead of what this process has read: never a rebuild.
+            if now.duration_since(*ahead.get_or_insert(now)) >= ahead_max {
+                self.refuse(number, ErrorCode::CursorAhead, "the cursor is ahead of what this gateway has read");
+            }
+            return;
+        }
+        *ahead = None;
+        match subscription.feed.state_at(point) {
+            Some(state) => self.compare(number, Some(state)),
+            None => {
+                let replay_count_max = self.around.bounds.replay_min.max(cursor.row_count) + 1;
+                let feed = subscription.feed.clone();
+                let through = delivered.commit_lsn().unwrap_or(Lsn::ZERO);
+                self.read(number, feed, point, through, replay_count_max);
+            }
+        }
+    }
+
+    /// `state`: the scope at the cursor's point, where recorded.
+    fn compare(&mut self, number: ScopeNumber, state: Option<ScopeState>) {
+        let Some(subscription) = self.scopes.get_mut(&number) else { return };
+        let Phase::Checking { cursor, .. } = &subscription.phase else { return };
+        let held = ScopeState { digest: cursor.digest, row_count: cursor.row_count };
+        if state.is_some_and(|state| state != held) {
+            self.rebuild(number, RebuildReason::OtherHistory);
+            return;
+        }
+        subscription.at = cursor.point;
+        subscription.state = Some(held);
+        subscription.phase = Phase::Catching;
+        self.subscribed(number, SubscriptionMode::Resume, None);
+    }
+
+    fn awaiting(&mut self, id: ReadId) -> Option<ScopeNumber> {
+        let (number, subscription) =
+            self.scopes.iter_mut().find(|(_, subscription)| subscription.busy == Some(id))?;
+        subscription.busy = None;
+        Some(*number)
+    }
+
+    pub(super) fn on_scope_read(&mut self, id: ReadId, read: ScopePages) {
+        let Some(number) = self.awaiting(id) else { return };
+        let open = matches!(self.gate, Gate::Open(_));
+        let replay_min = self.around.bounds.replay_min;
+        let Some(subscription) = self.scopes.get_mut(&number) else { return };
+        if read.before == Before::BelowFloor {
+            self.rebuild(number, RebuildReason::BelowFloor);
+            return;
+        }
+        if let Phase::Checking { .. } = &subscription.phase {
+            // Never right after a rebuild: catching up after one does not come here.
+            if read.replay_count > replay_min.max(read.row_count) {
+                self.rebuild(number, RebuildReason::Cheaper);
+                return;
+            }
+            let state = match read.before {
+                Before::State(state) => Some(state),
+                _ => None,
+            };
+            self.compare(number, state);
+        }
+        let usable = |subscription: &Subscription| matches!(subscription.phase, Phase::Catching | Phase::Joined);
+        // V2: the operation that asked for it has ended: what it found is read again in the next.
+        if !open || !self.scopes.get(&number).is_some_and(usable) {
+            return;
+        }
+        for page in &read.pages {
+            self.send_of(number, page);
+        }
+        if let Some(subscription) = self.scopes.get_mut(&number) {
+            subscription.at = subscription.at.max(read.reached);
+        }
+    }
+
+    pub(super) fn on_rebuild_read(&mut self, id: ReadId, position: RunPosition, page: &RebuildPage) {
+        let Some(number) = self.awaiting(id) else { return };
+        let open = matches!(self.gate, Gate::Open(_));
+        let Some(subscription) = self.scopes.get_mut(&number) else { return };
+        if !open || !matches!(subscription.phase, Phase::Rebuilding(_)) {
+            return;
+        }
+        // The rows may be newer than the operation's point.
+        subscription.rows_ahead = true;
+        if page.done {
+            subscription.at = position.run.earliest;
+            subscription.state = None;
+            subscription.phase = Phase::Catching;
+        } else {
+            subscription.phase = Phase::Rebuilding(RebuildFrom::Next(position));
+        }
+        self.tell_schema(page.sv);
+        self.allowance = self.allowance.saturating_sub(page.frame.len());
+        self.outbox.scoped(number, page.frame.clone(), false);
+    }
+
+    /// The scope has reached the session's cut.
+    fn join(&mut self, number: ScopeNumber) {
+        let delivered = self.delivered;
+        let Some(subscription) = self.scopes.get_mut(&number) else { return };
+        // Unknown only while the facts that the feed began with are ahead of the tail: the next operation will know.
+        let Some(state) = subscription.state.or_else(|| subscription.feed.state_at(delivered)) else { return };
+        subscription.phase = Phase::Joined;
+        let feed = subscription.feed.clone();
+        self.tell_materialized(delivered);
+        let cursor = self.around.press.cursor(&feed.name, delivered, state);
+        let joined = Joined {
+            scope: number,
+            cursor: Bin::from(cursor),
+            count: state.row_count,
+            digest: state.digest,
+        };
+        let frame: ServerFrame<'_> = joined.into();
+        self.outbox.scoped(number, frame.encode().into(), true);
+    }
+}
