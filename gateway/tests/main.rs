@@ -3,3 +3,4 @@
 mod auth;
 mod fixture;
 mod push;
+mod readiness;
