@@ -6,6 +6,7 @@
 
 pub mod auth;
 pub mod config;
+mod gateway;
 pub mod grants;
 pub mod http;
 pub mod hub;
@@ -16,3 +17,6 @@ pub mod rebuild;
 pub mod registry;
 pub mod session;
 pub mod socket;
+
+pub use config::{Config, Limits};
+pub use gateway::{Gateway, GatewayError, serve};

@@ -13,6 +13,7 @@ use tidegate_model::{CursorKeys, Lsn, RegistryGeneration};
 use tokio::sync::{mpsc, watch};
 
 use super::{Core, HubBounds, Mailbox, MemberId, PageBounds, Press, Request};
+use crate::rebuild::{RebuildBounds, Rebuilds};
 use crate::registry::{Registries, RegistryError};
 
 /// How the hub reads and what it keeps.
@@ -24,6 +25,8 @@ pub struct HubConfig {
     pub page: PageBounds,
     /// Bounds of memory.
     pub memory: HubBounds,
+    /// Bounds of rebuilds.
+    pub rebuild: RebuildBounds,
     /// Longest wait for a wake before looking anyway.
     pub rescan: Duration,
     /// Most pending mutations that one read brings; beyond it, all sessions wait (V2).
@@ -37,8 +40,12 @@ pub struct HubConfig {
 /// What everything about one lineage shares: positions, cursors, windows and caches are only good within it.
 #[derive(Debug)]
 pub struct Epoch {
-    /// The log.
-    pub log: Arc<EffectLog>,
+    /// The log, as the tail reads it.
+    log: Arc<EffectLog>,
+    /// The log, as sessions read it: on connections of their own.
+    pub reader: EffectLog,
+    /// Rebuild pages.
+    pub rebuilds: Rebuilds,
     /// What makes its pages.
     pub press: Arc<Press>,
     /// Registry generations read so far.
@@ -69,6 +76,11 @@ impl Epoch {
         let seat = Seat { member, mailbox: mailbox.clone(), requests: self.requests.clone() };
         let sent = self.requests.send(Request::Register { member, client, mailbox }).await;
         sent.ok().map(|()| seat)
+    }
+
+    /// The history that it is.
+    pub fn lineage(&self) -> &tidegate_log::Lineage {
+        self.log.lineage()
     }
 
     /// Registry generation in force.
@@ -104,10 +116,10 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Starts it; it runs until the future returned is dropped. `pool` serves the tail and the listener: two connections.
-    pub fn new(pool: PgPool, config: HubConfig) -> (Hub, impl Future<Output = ()> + Send) {
+    /// A hub, and the future that is its running. `tail` serves the tail and the listener, two connections; `reads` sessions.
+    pub fn new(tail: PgPool, reads: PgPool, config: HubConfig) -> (Hub, impl Future<Output = ()> + Send) {
         let (sender, epoch) = watch::channel(None);
-        (Hub { epoch }, run(pool, config, sender))
+        (Hub { epoch }, run(Pools { tail, reads }, config, sender))
     }
 
     /// The lineage that is followed now; `None`: the database has no stream yet, or is not reachable.
@@ -137,11 +149,16 @@ enum HubError {
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-async fn run(pool: PgPool, config: HubConfig, sender: watch::Sender<Option<Arc<Epoch>>>) {
+struct Pools {
+    tail: PgPool,
+    reads: PgPool,
+}
+
+async fn run(pools: Pools, config: HubConfig, sender: watch::Sender<Option<Arc<Epoch>>>) {
     let next_member = Arc::new(AtomicU64::new(1));
     let mut pause = PAUSE_MIN;
     loop {
-        match open(&pool, &config, &next_member).await {
+        match open(&pools, &config, &next_member).await {
             Ok((epoch, core, requests, registry)) => {
                 pause = PAUSE_MIN;
                 tracing::info!(
@@ -149,7 +166,7 @@ async fn run(pool: PgPool, config: HubConfig, sender: watch::Sender<Option<Arc<E
                     timeline = epoch.log.lineage().server.timeline,
                     "following the stream"
                 );
-                let listener = WakeListener::new(pool.clone(), epoch.log.clone()).run();
+                let listener = WakeListener::new(pools.tail.clone(), epoch.log.clone()).run();
                 sender.send_replace(Some(epoch.clone()));
                 let why = tokio::select! {
                     why = follow(&epoch, core, requests, registry, &config) => why,
@@ -173,7 +190,8 @@ async fn run(pool: PgPool, config: HubConfig, sender: watch::Sender<Option<Arc<E
 
 type Opened = (Arc<Epoch>, Core, mpsc::Receiver<Request>, watch::Sender<RegistryGeneration>);
 
-async fn open(pool: &PgPool, config: &HubConfig, next_member: &Arc<AtomicU64>) -> Result<Opened, HubError> {
+async fn open(pools: &Pools, config: &HubConfig, next_member: &Arc<AtomicU64>) -> Result<Opened, HubError> {
+    let pool = &pools.tail;
     let log = Arc::new(EffectLog::open(pool.clone(), config.pending_max).await?);
     let secrets: Vec<(i32, Vec<u8>)> =
         sqlx::query_as("select key_id, secret from tidegate.cursor_key").fetch_all(pool).await?;
@@ -196,6 +214,8 @@ async fn open(pool: &PgPool, config: &HubConfig, next_member: &Arc<AtomicU64>) -
     let (registry_sender, registry_seen) = watch::channel(registry.generation);
     let core = Core::new(press.clone(), config.memory, registry, log.opened_at());
     let epoch = Arc::new(Epoch {
+        reader: log.with_pool(pools.reads.clone()),
+        rebuilds: Rebuilds::new(pools.reads.clone(), press.clone(), registries.clone(), config.rebuild),
         log,
         press,
         registries,

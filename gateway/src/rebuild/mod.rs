@@ -146,7 +146,7 @@ impl Rebuilds {
         };
         let cell = run.pages().entry(after.clone()).or_default().clone();
         let made = cell
-            .get_or_try_init(async || {
+            .get_or_try_init(|| async {
                 let _permit = self.reads.acquire().await;
                 let page = Arc::new(self.read_page(feed, &run, &after).await?);
                 self.keep(&run, after.clone(), page.frame.len());

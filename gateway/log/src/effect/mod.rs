@@ -136,8 +136,8 @@ pub struct EffectLog {
 }
 
 impl EffectLog {
-    /// Opens the log of the lineage that the database is in now. The pool's connections should be
-    /// [prepared](Self::prepare_connection). `pending_max` bounds the pending mutations that one read brings.
+    /// Opens the log of the lineage that the database is in now. The pool's connections should have the
+    /// [settings](Self::CONNECTION_SETTINGS). `pending_max` bounds the pending mutations that one read brings.
     ///
     /// # Errors
     /// [`EffectLogError::NoGeneration`] before the first start has activated.
@@ -161,9 +161,26 @@ impl EffectLog {
         })
     }
 
+    /// The same lineage, read over other connections, with wakes of its own.
+    pub fn with_pool(&self, pool: PgPool) -> EffectLog {
+        let (wake, _) = wakes();
+        EffectLog {
+            pool,
+            lineage: self.lineage,
+            opened_at: self.opened_at,
+            registry: self.registry,
+            wake,
+            pending_max: self.pending_max,
+            interest: Mutex::default(),
+            statements: read::Statements::new(self.lineage.state),
+            reads: AtomicU64::new(0),
+            overflow: AtomicU32::new(0),
+        }
+    }
+
     /// Settings for connections that read the log: plans that do not depend on statistics of a table that grew a second ago.
     pub const CONNECTION_SETTINGS: &'static str =
-        "set jit = off; set enable_seqscan = off; set max_parallel_workers_per_gather = 0";
+        "set jit = off; set enable_seqscan = off; set max_parallel_workers_per_gather = 0; set search_path = pg_catalog, pg_temp";
 
     /// The history it is bound to.
     pub fn lineage(&self) -> &Lineage {

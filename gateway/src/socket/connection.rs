@@ -1,0 +1,481 @@
+//! The task of one socket. The awaits are here and in this order: what was revoked, what the hub has, what is to be written, what
+//! came back from the database, what the client says, what time it is.
+
+use axum::extract::ws::WebSocket;
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
+use tidegate_log::Bounds;
+use tidegate_protocol::{
+    Bye, ClientFrame, CloseCode, ErrorCode, ErrorFrame, Limits as FrameLimits, MutationNumber, Push, ServerFrame, Void,
+};
+use tokio::sync::watch;
+use tokio::time::Sleep;
+
+use super::begin::{self, Begun, Refused};
+use super::rate::Rate;
+use super::transport::{Incoming, Transport};
+use super::work;
+use crate::gateway::Shared;
+use crate::hub::{Message, Request};
+use crate::push::ClientPusher;
+use crate::session::{Command, Input};
+
+/// How long a goodbye may take.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// Counts a socket for as long as it lives.
+struct Counted(Arc<Shared>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.sockets.closed();
+    }
+}
+
+struct Admitted<'s>(&'s Shared, tidegate_model::Subject);
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.0.sockets.dismiss(&self.1);
+    }
+}
+
+/// Serves one socket until it ends.
+pub(super) async fn run(shared: Arc<Shared>, mut socket: WebSocket) {
+    shared.sockets.opened();
+    let _counted = Counted(shared.clone());
+    let limits = FrameLimits {
+        frame_bytes_max: shared.limits.frame_bytes_max as usize,
+        ..FrameLimits::FROM_CLIENT
+    };
+    let deadline = tokio::time::Instant::now() + shared.limits.hello_timeout;
+    let mut draining = shared.draining.clone();
+    let first = tokio::select! {
+        first = std::future::poll_fn(|context| socket.poll_incoming(context)) => first,
+        () = tokio::time::sleep_until(deadline) => {
+            return refuse(&shared, &mut socket, Refused::new(ErrorCode::HelloRequired, "no hello in time")).await;
+        }
+        () = drained(&mut draining) => {
+            return goodbye(&shared, &mut socket, CloseCode::GoingAway).await;
+        }
+    };
+    let bytes = match first {
+        Incoming::Frame(bytes) => bytes,
+        Incoming::Text => {
+            return refuse(&shared, &mut socket, Refused::new(ErrorCode::MalformedFrame, "frames are binary")).await;
+        }
+        Incoming::Closed => return,
+    };
+    let begun = match begin::hello(&bytes, &limits) {
+        Ok(hello) => match begin::identify(&shared, &hello) {
+            Ok(identity) => {
+                if !shared.sockets.admit(&identity.subject, shared.limits.subject_sockets_max) {
+                    let refused = Refused::new(ErrorCode::ConnectionLimit, "too many sockets of this subject");
+                    return refuse(&shared, &mut socket, refused).await;
+                }
+                let admitted = Admitted(&shared, identity.subject.clone());
+                match tokio::time::timeout_at(deadline, begin::begin(&shared, hello, identity)).await {
+                    Ok(begun) => begun.map(|begun| (begun, admitted)),
+                    Err(_) => Err(Refused::new(ErrorCode::Unavailable, "the session could not begin in time")),
+                }
+            }
+            Err(refused) => Err(refused),
+        },
+        Err(refused) => Err(refused),
+    };
+    match begun {
+        Ok((begun, _admitted)) => {
+            let code = Connection::new(&shared, &mut socket, begun, limits).serve(draining).await;
+            if let Some(code) = code {
+                goodbye(&shared, &mut socket, code).await;
+            }
+        }
+        Err(refused) => refuse(&shared, &mut socket, refused).await,
+    }
+}
+
+async fn drained(draining: &mut watch::Receiver<bool>) {
+    // A sender that is gone is a gateway that is gone.
+    drop(draining.wait_for(|draining| *draining).await);
+}
+
+async fn refuse(shared: &Shared, socket: &mut WebSocket, refused: Refused) {
+    let frame: ServerFrame<'_> = (*refused.error).into();
+    let _ = tokio::time::timeout(GOODBYE, feed(socket, frame.encode().into())).await;
+    goodbye(shared, socket, refused.close).await;
+}
+
+async fn feed(socket: &mut WebSocket, frame: Bytes) {
+    if std::future::poll_fn(|context| socket.poll_room(context)).await.is_ok() {
+        let _ = socket.feed(frame);
+    }
+}
+
+/// `bye`, close, and a moment for the other side to see them.
+async fn goodbye(shared: &Shared, socket: &mut WebSocket, code: CloseCode) {
+    // Spread over all clients, so that they do not come back as one.
+    let spread = shared.limits.drain_spread.as_millis().max(1);
+    let reconnect_ms = (code == CloseCode::GoingAway)
+        .then(|| (uuid::Uuid::new_v4().as_u128() % spread) as u32);
+    let bye: ServerFrame<'_> = Bye { reason: code.as_str().into(), reconnect_ms }.into();
+    let said = async {
+        feed(socket, bye.encode().into()).await;
+        if std::future::poll_fn(|context| socket.poll_room(context)).await.is_ok() {
+            let _ = socket.feed_close(code);
+        }
+        let _ = std::future::poll_fn(|context| socket.poll_written(context)).await;
+        // What is still under way from the client would make the kernel reset the connection, and lose the goodbye.
+        while !matches!(std::future::poll_fn(|context| socket.poll_incoming(context)).await, Incoming::Closed) {}
+    };
+    let _ = tokio::time::timeout(GOODBYE, said).await;
+}
+
+/// What the database has under way for one socket.
+type Work = Pin<Box<dyn Future<Output = Done> + Send>>;
+
+enum Done {
+    Input(Input<'static>),
+    Pushed(Box<ClientPusher>, Input<'static>),
+    /// The history has ended, or the gateway drains.
+    Leave(CloseCode),
+}
+
+enum Asked {
+    Push(Push<'static>),
+    Void(Void),
+}
+
+struct Connection<'c> {
+    shared: &'c Arc<Shared>,
+    socket: &'c mut WebSocket,
+    begun: Begun,
+    limits: FrameLimits,
+    work: Vec<Work>,
+    /// Pushes and voids that wait for the one under way.
+    asked: VecDeque<Asked>,
+    frames: Rate,
+    mutations: Rate,
+    timer: Pin<Box<Sleep>>,
+    heard_at: Instant,
+    /// Since when bytes have been waiting for the client; `None`: nothing waits.
+    writing_since: Option<Instant>,
+    unwritten: bool,
+    crowded: bool,
+}
+
+enum Event {
+    Message(Message),
+    Room,
+    Done(Done),
+    Frame(Bytes),
+    Text,
+    Closed,
+    Timer,
+}
+
+impl<'c> Connection<'c> {
+    fn new(
+        shared: &'c Arc<Shared>,
+        socket: &'c mut WebSocket,
+        begun: Begun,
+        limits: FrameLimits,
+    ) -> Connection<'c> {
+        let now = Instant::now();
+        Connection {
+            shared,
+            socket,
+            begun,
+            limits,
+            work: Vec::new(),
+            asked: VecDeque::new(),
+            frames: Rate::new(shared.limits.frames_per_second, now),
+            mutations: Rate::new(shared.limits.mutations_per_second, now),
+            timer: Box::pin(tokio::time::sleep(shared.limits.heartbeat)),
+            heard_at: now,
+            writing_since: None,
+            unwritten: true,
+            crowded: false,
+        }
+    }
+
+    /// Until it ends; gives the code to say goodbye with, if there is still somebody to say it to.
+    async fn serve(mut self, mut draining: watch::Receiver<bool>) -> Option<CloseCode> {
+        self.work.push(Box::pin(async move {
+            drained(&mut draining).await;
+            Done::Leave(CloseCode::GoingAway)
+        }));
+        loop {
+            if let Some(code) = self.carry_out().await {
+                // What was said before, such as the error that explains it, goes out first.
+                let _ = tokio::time::timeout(GOODBYE, std::future::poll_fn(|context| self.poll_write(context))).await;
+                return Some(code);
+            }
+            let event = std::future::poll_fn(|context| self.poll_event(context)).await;
+            let now = Instant::now();
+            match event {
+                Event::Message(message) => self.begun.session.handle(Input::Message(message), now),
+                Event::Room => self.begun.session.handle(Input::Room, now),
+                Event::Done(Done::Input(input)) => self.begun.session.handle(input, now),
+                Event::Done(Done::Pushed(pusher, input)) => {
+                    self.begun.pusher = Some(*pusher);
+                    self.begun.session.handle(input, now);
+                    self.next_push();
+                }
+                Event::Done(Done::Leave(code)) => return Some(code),
+                Event::Frame(bytes) => self.on_frame(&bytes, now),
+                Event::Text => {
+                    self.begun.session.error(ErrorFrame::new(ErrorCode::MalformedFrame, "frames are binary"));
+                }
+                Event::Closed => return None,
+                Event::Timer => {
+                    if let Some(code) = self.on_timer(now) {
+                        return Some(code);
+                    }
+                }
+            }
+        }
+    }
+
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        if let Some(message) = self.begun.seat.mailbox.pop_urgent() {
+            return Poll::Ready(Event::Message(message));
+        }
+        // Everything that the hub has is taken before anything is written: what came together goes out together.
+        let wants = self.begun.session.wants_messages();
+        if wants && let Some(message) = self.begun.seat.mailbox.pop() {
+            return Poll::Ready(Event::Message(message));
+        }
+        if self.begun.seat.mailbox.poll(context, !wants).is_ready() {
+            context.waker().wake_by_ref();
+        }
+        if self.poll_write(context) == Poll::Ready(false) {
+            return Poll::Ready(Event::Closed);
+        }
+        if self.crowded && self.begun.session.outbox.bytes() < self.shared.limits.outbox_bytes_max {
+            self.crowded = false;
+            return Poll::Ready(Event::Room);
+        }
+        for index in 0..self.work.len() {
+            if let Poll::Ready(done) = self.work[index].as_mut().poll(context) {
+                drop(self.work.swap_remove(index));
+                return Poll::Ready(Event::Done(done));
+            }
+        }
+        // A client that pushes faster than pushes run is not read meanwhile.
+        if self.asked.len() < self.shared.limits.pushes_waiting_max
+            && let Poll::Ready(incoming) = self.socket.poll_incoming(context)
+        {
+            return Poll::Ready(match incoming {
+                Incoming::Frame(bytes) => Event::Frame(bytes),
+                Incoming::Text => Event::Text,
+                Incoming::Closed => Event::Closed,
+            });
+        }
+        self.timer.as_mut().poll(context).map(|()| Event::Timer)
+    }
+
+    /// Feeds what is queued and flushes once. Ready with false when the connection is gone.
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        let limit = self.shared.limits.outbox_bytes_max;
+        while !self.begun.session.outbox.is_empty() {
+            self.crowded |= self.begun.session.outbox.bytes() >= limit;
+            match self.socket.poll_room(context) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(false),
+                Poll::Pending => {
+                    self.writing_since.get_or_insert_with(Instant::now);
+                    return Poll::Pending;
+                }
+            }
+            self.writing_since = None;
+            self.unwritten = true;
+            if let Some(frame) = self.begun.session.outbox.pop()
+                && self.socket.feed(frame).is_err()
+            {
+                return Poll::Ready(false);
+            }
+        }
+        if !self.unwritten {
+            return Poll::Ready(true);
+        }
+        match self.socket.poll_written(context) {
+            Poll::Ready(Ok(())) => {
+                self.unwritten = false;
+                self.writing_since = None;
+                Poll::Ready(true)
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(false),
+            Poll::Pending => {
+                self.writing_since.get_or_insert_with(Instant::now);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn on_frame(&mut self, bytes: &[u8], now: Instant) {
+        self.heard_at = now;
+        if let Err(wait) = self.frames.take(1, now) {
+            let error = ErrorFrame::new(ErrorCode::RateLimited, "too many frames").after_ms(millis(wait));
+            return self.begun.session.error(error);
+        }
+        let frame = match ClientFrame::decode(bytes, &self.limits) {
+            Ok(frame) => frame,
+            Err(error) => {
+                tracing::debug!(%error, "unreadable frame");
+                return self.begun.session.error(ErrorFrame::new(error.code(), error.to_string()));
+            }
+        };
+        let mutations = match &frame {
+            ClientFrame::Push(push) => Some((push.mutations.len(), push.reference, "push")),
+            ClientFrame::Void(void) => Some((void.numbers.len(), void.reference, "void")),
+            _ => None,
+        };
+        if let Some((count, reference, of)) = mutations {
+            if self.begun.pusher.is_none() && self.shared.pusher.is_none() {
+                let error = ErrorFrame::new(ErrorCode::Unavailable, "this gateway takes no pushes");
+                return self.begun.session.error(error.answering(reference, of));
+            }
+            if let Err(wait) = self.mutations.take(count, now) {
+                let error = ErrorFrame::new(ErrorCode::RateLimited, "too many mutations").after_ms(millis(wait));
+                return self.begun.session.error(error.answering(reference, of));
+            }
+        }
+        self.begun.session.handle(Input::Frame(frame), now);
+    }
+
+    /// Carries out what the session commands; gives the code to close with.
+    async fn carry_out(&mut self) -> Option<CloseCode> {
+        while let Some(command) = self.begun.session.commands.pop_front() {
+            let member = self.begun.seat.member;
+            let epoch = &self.begun.epoch;
+            match command {
+                Command::Attach(scope) => self.begun.seat.request(Request::Attach { member, scope }).await,
+                Command::Detach(scope) => self.begun.seat.request(Request::Detach { member, scope }).await,
+                Command::Sync { urgent } => self.begun.seat.request(Request::Sync { member, urgent }).await,
+                Command::ReadScope { id, feed, after, through, replay_count_max } => {
+                    let (epoch, limits) = (epoch.clone(), self.shared.limits);
+                    let bounds = Bounds {
+                        units_max: u32::MAX,
+                        entries_max: limits.page_effects_max as u32,
+                        bytes_max: limits.page_bytes_max as u64,
+                    };
+                    self.work.push(Box::pin(async move {
+                        match work::read_scope(&epoch, &feed, after, through, replay_count_max, bounds).await {
+                            Some(pages) => Done::Input(Input::ScopeRead(id, pages)),
+                            None => Done::Leave(CloseCode::GoingAway),
+                        }
+                    }));
+                }
+                Command::ReadRebuild(id, feed, from) => {
+                    let epoch = epoch.clone();
+                    self.work.push(Box::pin(async move {
+                        match work::read_rebuild(&epoch, &feed, from).await {
+                            Some((position, page)) => Done::Input(Input::RebuildRead(id, position, page)),
+                            None => Done::Leave(CloseCode::GoingAway),
+                        }
+                    }));
+                }
+                Command::Settle(numbers) => {
+                    let (pool, client) = (self.shared.reads.clone(), self.begun.client.clone());
+                    let generation = epoch.lineage().generation;
+                    self.work.push(Box::pin(async move {
+                        match work::settle(&pool, &client, generation, &numbers).await {
+                            Some(settled) => Done::Input(Input::Settled(settled)),
+                            None => Done::Leave(CloseCode::GoingAway),
+                        }
+                    }));
+                }
+                Command::Push(push) => {
+                    self.asked.push_back(Asked::Push(push));
+                    self.next_push();
+                }
+                Command::Void(void) => {
+                    self.asked.push_back(Asked::Void(void));
+                    self.next_push();
+                }
+                Command::Auth { reference, token } => self.renew(reference, &token),
+                Command::Close(code) => return Some(code),
+            }
+        }
+        None
+    }
+
+    /// Starts the next push, if none is under way: a client's pushes run one after the other.
+    fn next_push(&mut self) {
+        if self.asked.is_empty() {
+            return;
+        }
+        let Some(mut pusher) = self.begun.pusher.take() else { return };
+        let Some(asked) = self.asked.pop_front() else { return };
+        self.work.push(Box::pin(async move {
+            let (reference, of, numbers, reply) = match asked {
+                Asked::Push(push) => {
+                    let numbers: Vec<MutationNumber> = push.mutations.iter().map(|mutation| mutation.number).collect();
+                    (push.reference, "push", numbers, pusher.push(&push).await)
+                }
+                Asked::Void(void) => {
+                    let reply = pusher.void(&void).await;
+                    (void.reference, "void", void.numbers, reply)
+                }
+            };
+            let numbers = numbers.into_iter().map(|number| number.0).collect();
+            Done::Pushed(Box::new(pusher), Input::Pushed { reference, of, numbers, reply })
+        }));
+    }
+
+    /// A fresh token: same subject, later expiry.
+    fn renew(&mut self, reference: u64, token: &str) {
+        match self.shared.auth.refresh(&self.begun.identity, token, SystemTime::now()) {
+            Ok(identity) => {
+                self.begun.identity = Arc::new(identity);
+                // A push under way ends under the claims that it began with.
+                let renewed = self.begun.pusher.as_mut().map(|pusher| pusher.renew(self.begun.identity.clone()));
+                if let Some(Err(error)) = renewed {
+                    let frame = error.frame(Some(reference), "auth");
+                    self.begun.session.error(frame);
+                }
+            }
+            Err(error) => {
+                let frame = ErrorFrame::new(error.code(), "the token was refused").answering(reference, "auth");
+                self.begun.session.error(frame);
+            }
+        }
+    }
+
+    /// Looks at every deadline and sleeps until the next.
+    fn on_timer(&mut self, now: Instant) -> Option<CloseCode> {
+        let limits = &self.shared.limits;
+        if self.writing_since.is_some_and(|since| now.duration_since(since) >= limits.send_timeout) {
+            metrics::counter!("tidegate_sockets_too_slow_total").increment(1);
+            return Some(CloseCode::TooSlow);
+        }
+        let silence_max = limits.heartbeat * 2;
+        if now.duration_since(self.heard_at) >= silence_max {
+            return Some(CloseCode::IdleTimeout);
+        }
+        let expires_in =
+            self.begun.identity.expires_at.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
+        if expires_in == Some(Duration::ZERO) {
+            self.begun.session.error(ErrorFrame::new(ErrorCode::AuthExpired, "the token has expired"));
+            return None;
+        }
+        // Coarse on purpose: a timer that were moved with every frame would cost more than it is worth.
+        let next = [
+            Some(limits.heartbeat / 2),
+            Some(silence_max.saturating_sub(now.duration_since(self.heard_at))),
+            Some(limits.send_timeout / 2),
+            expires_in,
+        ];
+        let wait = next.into_iter().flatten().min().unwrap_or(limits.heartbeat).max(Duration::from_millis(1));
+        self.timer.as_mut().reset(tokio::time::Instant::now() + wait);
+        None
+    }
+}
+
+fn millis(wait: Duration) -> u32 {
+    u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1)
+}
