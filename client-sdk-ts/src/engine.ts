@@ -227,7 +227,7 @@ export class Engine {
     }
     state.loaded = true;
     held.invalidate();
-    held.notify();
+    this.#publish([]);
     if (this.#limits !== null) this.#subscribe(state);
   }
 
@@ -248,9 +248,11 @@ export class Engine {
         this.#checkSchema(frame.schema);
         return;
       case 'subscribed':
-        return this.replica.subscribed(frame);
+        this.replica.subscribed(frame);
+        return this.#publish([]);
       case 'rebuild':
-        return this.replica.rebuild(frame);
+        this.replica.rebuild(frame);
+        return this.#publish([]);
       case 'page': {
         const page = this.replica.page(frame);
         if (page?.failed) return this.#mismatch(page.scope, 'digest_mismatch');
@@ -364,7 +366,6 @@ export class Engine {
       this.connection.send({ t: 'unsubscribe', ref: this.connection.nextRef(), name: scope.name });
     }
     this.#publish(change === null ? [] : [change]);
-    this.held.get(scope.name)?.notify();
   }
 
   async #scopes(added: readonly string[], removed: readonly string[], set: number): Promise<void> {
@@ -419,7 +420,7 @@ export class Engine {
       default:
         if (!retryable) {
           this.replica.refuse(scope, error);
-          return this.held.get(scope.name)?.notify();
+          return this.#publish([]);
         }
         return this.#subscribeLater(scope, retry_after_ms);
     }
@@ -444,6 +445,7 @@ export class Engine {
     this.#come = [];
     this.#pusher.offline();
     this.replica.lost();
+    this.#publish([]);
   }
 
   /** Saves what the outbox changed, decides conflicts, sends what is due, and shows it. */
@@ -480,14 +482,16 @@ export class Engine {
   #publish(changes: readonly ScopeChange[]): void {
     for (const alias of this.outbox.takeTouched()) for (const held of this.held.values()) held.invalidate(alias);
     for (const { scope } of changes) this.held.get(scope.name)?.invalidate();
+    for (const { state } of this.held.values()) state.show();
+    this.entries.put(this.outbox.entries);
     for (const held of [...this.held.values()]) held.notify();
+    this.entries.tell();
     changes
       .flatMap((change) => this.held.get(change.scope.name)?.effects(change) ?? [])
       .sort((a, b) => a.tx - b.tx)
       .forEach(({ deliver }) => {
         deliver();
       });
-    this.entries.set(this.outbox.entries);
   }
 
   #failed(error: unknown): void {

@@ -51,7 +51,7 @@ export class HeldScope {
   }
 
   notify(): void {
-    this.state.show();
+    this.state.status.tell();
     for (const view of this.#views.values()) view.notify();
     if (this.state.usable) for (const waiter of this.#waiters.splice(0)) waiter.resolve();
     else if (this.state.error !== null) this.end(this.state.error);

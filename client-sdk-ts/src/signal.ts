@@ -17,14 +17,16 @@ export function call<V>(fn: (value: V) => void, value: V): void {
   }
 }
 
-/** A signal that its owner sets. */
+/** A signal that its owner sets. Where several change together, all are put before anybody is told. */
 export class Cell<V> implements Signal<V> {
   #value: V;
+  #told: V;
   readonly #subscribers = new Set<{ fn: (value: V) => void }>();
   readonly #same: (a: V, b: V) => boolean;
 
   constructor(value: V, same: (a: V, b: V) => boolean = Object.is) {
     this.#value = value;
+    this.#told = value;
     this.#same = same;
   }
 
@@ -32,12 +34,21 @@ export class Cell<V> implements Signal<V> {
     return this.#value;
   }
 
-  set(value: V): void {
-    if (this.#same(this.#value, value)) return;
-    this.#value = value;
+  put(value: V): void {
+    if (!this.#same(this.#value, value)) this.#value = value;
+  }
+
+  tell(): void {
+    if (this.#told === this.#value) return;
+    this.#told = this.#value;
     for (const subscriber of [...this.#subscribers]) {
-      if (this.#subscribers.has(subscriber)) call(subscriber.fn, value);
+      if (this.#subscribers.has(subscriber)) call(subscriber.fn, this.#value);
     }
+  }
+
+  set(value: V): void {
+    this.put(value);
+    this.tell();
   }
 
   subscribe(fn: (value: V) => void): () => void {

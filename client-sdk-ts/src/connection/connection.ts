@@ -65,6 +65,8 @@ export class Connection {
   #retryAt: number | undefined;
   #onlineSince = 0;
   #heardAt = 0;
+  /** Messages received, to tell whether one came since. */
+  #heard = 0;
   #heartbeatMs = 0;
   #pings = 0;
   #ref = 0;
@@ -253,6 +255,7 @@ export class Connection {
 
   #receive(data: unknown): void {
     this.#heardAt = this.#environment.now();
+    this.#heard += 1;
     let frame: ServerFrame | null;
     try {
       if (!(data instanceof ArrayBuffer)) throw new TypeError('expected a binary frame');
@@ -384,10 +387,10 @@ export class Connection {
   /** The device may have slept: look at once whether the connection is alive, or try again soon. */
   #wake(): void {
     if (this.#state === 'online' && !this.#timers.has('probe')) {
-      const asked = this.#environment.now();
+      const heard = this.#heard;
       this.#ping();
       this.#timer('probe', PROBE_MS, () => {
-        if (this.#heardAt < asked) this.#silent();
+        if (this.#heard === heard) this.#silent();
       });
     } else if (this.#state === 'waiting') {
       const soon = Math.floor(randomFraction(this.#environment) * 1_000);

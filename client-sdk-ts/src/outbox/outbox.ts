@@ -17,6 +17,11 @@ import { failed, OK, type Outcome, PendingWrite, type Write } from './writes.ts'
 /** Pushes without answer at one time: enough to hide a round trip, few enough to send again after a loss. */
 const UNANSWERED_MAX = 32;
 
+const DEPENDENCY_REJECTED: Fault = {
+  code: 'dependency_rejected',
+  message: 'an earlier write on the same row was not accepted',
+};
+
 /** A store step, and what may be told once it is saved. */
 export interface Saving {
   readonly step: StoreStep;
@@ -186,9 +191,7 @@ export class Outbox {
       .sort((a, b) => a.sent!.first - b.sent!.first);
   }
 
-  /** Outcomes. Gives the entries that are in conflict now. */
-  outcome(results: readonly MutationResult[]): string[] {
-    const conflicts: string[] = [];
+  outcome(results: readonly MutationResult[]): void {
     for (const result of results) {
       const entry = this.entries.find((candidate) => numbers(candidate).includes(result.n));
       this.#answer(result.n);
@@ -197,13 +200,11 @@ export class Outbox {
       const read = readResult(result, entry.sent!.sv);
       const updated = { ...entry, results: entry.results.map((other, at) => (at === index ? read : other)) };
       this.#put(updated);
-      if (answered(updated) && this.#decide(updated)) conflicts.push(entry.id);
+      if (answered(updated)) this.#decide(updated);
     }
-    return conflicts;
   }
 
-  /** True: it is a conflict now. */
-  #decide(entry: Entry): boolean {
+  #decide(entry: Entry): void {
     const results = entry.results as readonly Result[];
     const fault = worst(results);
     if (fault === null) {
@@ -217,21 +218,21 @@ export class Outbox {
       this.#put(accepted);
       this.#settle(entry.id, 'committed', OK);
       if (entry.shown) this.#gone(accepted, 'materialized', OK);
-      return false;
-    }
-    if (results.some((result) => result.status === 'conflict') && !entry.voiding) {
-      this.#move({ ...entry, sent: null }, 'conflict');
-      return true;
+      return;
     }
     if (entry.voiding) {
       if (entry.fault !== null) this.#put({ ...entry, sent: null, voiding: false });
       else this.drop(entry.id, failed(new SyncError('discarded', 'given up')));
-    } else if (fault.code === 'dependency_rejected' && this.#undecided(entry)) {
-      this.#move({ ...entry, sent: null }, 'requeue');
-    } else {
-      this.park(entry.id, fault);
+      return;
     }
-    return false;
+    const conflict = results.some((result) => result.status === 'conflict');
+    const states = [...dependencies(entry)].map((id) => this.#entries.get(id)?.state ?? 'parked');
+    if (!conflict && fault.code !== 'dependency_rejected') this.park(entry.id, fault);
+    else if (states.includes('parked')) this.park(entry.id, DEPENDENCY_REJECTED);
+    // What it builds on will be sent again under a new number: then so will it.
+    else if (states.some((state) => state !== 'committed')) this.#move({ ...entry, sent: null }, 'requeue');
+    else if (conflict) this.#move({ ...entry, sent: null }, 'conflict');
+    else this.park(entry.id, fault);
   }
 
   /** A mutation that changed nothing leaves the version on which it was based. */
@@ -245,12 +246,6 @@ export class Outbox {
       const before = earlier?.results[base.after - earlier.sent!.first];
       return before?.status === 'accepted' ? before : result;
     });
-  }
-
-  /** Whether what it builds on will be sent again: then so will it. */
-  #undecided(entry: Entry): boolean {
-    const ids = [...dependencies(entry)];
-    return ids.length > 0 && ids.every((id) => (this.#entries.get(id)?.state ?? 'parked') !== 'parked');
   }
 
   /** `conflict` was decided: again like this, under a new number. Dependants keep pointing at it. */
@@ -269,6 +264,13 @@ export class Outbox {
     this.#move({ ...entry, fault, sent, voiding, results: sent === null ? entry.results : entry.mutations.map(() => null), delayed: false }, 'park');
     this.#end(id, failed(new SyncError(fault.code, fault.message)));
     this.#parkDependants(id);
+  }
+
+  /** A conflict that left nothing to do: the rows are as wanted, at these versions. */
+  done(id: string, versions: readonly (Uint8Array | null)[]): void {
+    const entry = this.#entries.get(id)!;
+    const results = versions.map((version): Result => ({ status: 'accepted', version }));
+    this.#gone({ ...entry, results }, 'drop', OK);
   }
 
   /** Settled without the server, or given up. */

@@ -9,7 +9,7 @@ import { columns } from './compose.ts';
 import type { Entry, Mutation, Op, Result } from './entry.ts';
 import { merge, merged, mine, type Row, type Theirs } from './merge.ts';
 import type { Outbox } from './outbox.ts';
-import { failed, OK } from './writes.ts';
+import { failed } from './writes.ts';
 
 const ATTEMPTS_MAX = 5;
 
@@ -34,8 +34,8 @@ export interface ResolverSource {
   run(task: () => void): void;
 }
 
-/** What to do with one mutation: write it again like this, or (null) leave it out, because it is so already. */
-type Decision = Mutation | null;
+/** What to do with one mutation: write it again like this, or leave it out, because the row is so already, at this version. */
+type Decision = { readonly again: Mutation } | { readonly done: Uint8Array | null };
 
 export class Resolver {
   readonly #outbox: Outbox;
@@ -67,7 +67,7 @@ export class Resolver {
       if (entry.results[index]?.status !== 'conflict') return;
       const verdict = merge(mutation, theirs[index]!);
       if (verdict.kind === 'ask') open.push(index);
-      else decisions.set(index, verdict.kind === 'again' ? verdict.mutation : null);
+      else decisions.set(index, verdict.kind === 'again' ? { again: verdict.mutation } : { done: theirs[index]?.version ?? null });
     });
     if (open.length === 0) return this.#decide(entry, decisions);
     if (this.#source.ask === null) return this.#outbox.park(entry.id, fault(entry));
@@ -98,11 +98,11 @@ export class Resolver {
           answer === 'mine'
             ? mine(mutation, theirs[index]!, key)
             : merged(mutation, theirs[index]!, columns(spec, answer.merge), key);
-        if (again === null && op !== 'delete') {
+        if (again === null) {
           end = 'park';
           break;
         }
-        decisions.set(index, again);
+        decisions.set(index, { again });
       }
     } catch {
       // An application that fails to decide has not decided.
@@ -121,13 +121,15 @@ export class Resolver {
 
   #decide(entry: Entry, decisions: Map<number, Decision>): void {
     const place: (number | null)[] = [];
-    const kept = entry.mutations
-      .map((mutation, index) => (decisions.has(index) ? decisions.get(index)! : mutation))
-      .filter((mutation, index, all) => {
-        place[index] = mutation === null ? null : all.slice(0, index).filter((other) => other !== null).length;
-        return mutation !== null;
-      }) as Mutation[];
-    if (kept.length === 0) return this.#outbox.drop(entry.id, OK);
+    const kept: Mutation[] = [];
+    const versions: (Uint8Array | null)[] = [];
+    for (const [index, mutation] of entry.mutations.entries()) {
+      const decision = decisions.get(index) ?? { again: mutation };
+      place.push('again' in decision ? kept.length : null);
+      if ('again' in decision) kept.push(decision.again);
+      else versions.push(decision.done);
+    }
+    if (kept.length === 0) return this.#outbox.done(entry.id, versions);
     // References within the batch follow their mutations.
     const mutations = kept.map((mutation): Mutation => {
       const { base } = mutation;

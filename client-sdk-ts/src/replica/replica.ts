@@ -22,7 +22,7 @@ export interface ScopeChange {
   readonly transactions: readonly Transaction[];
 }
 
-/** One cut: first saved, then applied. Who applies it shows the scopes' statuses, once everything is in place. */
+/** One cut: first saved, then applied. Showing is the caller's, once everything is in place. */
 export interface CutPlan {
   readonly step: Map<string, ScopeStep>;
   apply(): ScopeChange[];
@@ -52,7 +52,6 @@ export class Replica {
     this.#byNumber.clear();
     for (const scope of this.scopes.values()) {
       scope.lose();
-      scope.show();
     }
   }
 
@@ -72,7 +71,6 @@ export class Replica {
     scope.joining = false;
     if (frame.mode === 'resume') scope.staged = new Delta(scope.rows);
     else if (frame.reason !== 'continued' || scope.staged?.kind !== 'rebuild') scope.staged = new Rebuild();
-    scope.show();
   }
 
   rebuild(frame: FrameOf<'rebuild'>): void {
@@ -84,7 +82,6 @@ export class Replica {
       staged.rows.change({ table, key, row: kept(scope, receivedRow(table, key, version, row, frame.sv)) });
     }
     staged.token = frame.token.slice();
-    scope.show();
   }
 
   /** Stages a page. Gives the scope if its digest failed. */

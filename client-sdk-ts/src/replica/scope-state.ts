@@ -71,11 +71,11 @@ export class ScopeState {
     if (this.staged?.kind !== 'rebuild' || this.staged.token === null) this.staged = null;
   }
 
-  /** Publishes what the fields above say. */
+  /** Puts into `status` what the fields above say; nobody is told yet. */
   show(): void {
     const live = this.phase === 'joined' && !this.joining;
     const rebuilding = this.phase === 'rebuilding' || (this.joining && this.staged?.kind === 'rebuild');
-    this.status.set({
+    this.status.put({
       data: rebuilding ? 'rebuilding' : !this.usable ? 'none' : this.verified ? 'live' : 'cached',
       stale: !live,
       ...(this.syncedAt === null ? {} : { syncedAt: this.syncedAt }),

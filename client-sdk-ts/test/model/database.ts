@@ -98,7 +98,7 @@ export class Database {
   readonly source = new Map<string, ModelRow>();
   /** As captured. */
   readonly projected = new Map<string, ModelRow>();
-  readonly wal: { readonly writes: readonly ModelRow[]; readonly deleted: readonly ModelRow[]; readonly mutations: LogTransaction['mutations'] }[] = [];
+  readonly wal: { readonly changes: readonly { readonly row: ModelRow; readonly gone: boolean }[]; readonly mutations: LogTransaction['mutations'] }[] = [];
   readonly log: LogTransaction[] = [];
   readonly scopes = new Map<string, { count: number; digest: bigint }>();
   readonly clients = new Map<string, Client>();
@@ -106,23 +106,18 @@ export class Database {
 
   commit(writes: readonly Write[], mutations: LogTransaction['mutations'] = []): Uint8Array[] {
     const versions: Uint8Array[] = [];
-    const put: ModelRow[] = [];
-    const deleted: ModelRow[] = [];
+    const changes: { row: ModelRow; gone: boolean }[] = [];
     for (const { table, key, values } of writes) {
       this.#versions += 1;
       const version = new Uint8Array(16);
       new DataView(version.buffer).setUint32(12, this.#versions);
       versions.push(version);
       const row = { table, key, version, values: values ?? {} };
-      if (values === null) {
-        this.source.delete(at(table, key));
-        deleted.push(row);
-      } else {
-        this.source.set(at(table, key), row);
-        put.push(row);
-      }
+      changes.push({ row, gone: values === null });
+      if (values === null) this.source.delete(at(table, key));
+      else this.source.set(at(table, key), row);
     }
-    this.wal.push({ writes: put, deleted, mutations });
+    this.wal.push({ changes, mutations });
     return versions;
   }
 
@@ -135,11 +130,10 @@ export class Database {
     const transaction = this.wal.shift();
     if (transaction === undefined) return null;
     const effects = new Map<string, ModelEffect[]>();
-    const touched = new Map<string, ModelRow>();
-    for (const row of [...transaction.writes, ...transaction.deleted]) touched.set(at(row.table, row.key), row);
-    for (const [id, row] of touched) {
+    // Net: what each row is in the end.
+    const touched = new Map(transaction.changes.map((one) => [at(one.row.table, one.row.key), one]));
+    for (const [id, { row, gone }] of touched) {
       const before = this.projected.get(id);
-      const gone = transaction.deleted.includes(row);
       const after = gone ? undefined : row;
       const [left, there] = [scopesOf(before), scopesOf(after)];
       for (const name of left) {

@@ -27,6 +27,8 @@ export class World {
   readonly asked: string[] = [];
   readonly logged: string[] = [];
   token: string | null = 'token';
+  /** What `auth` gives after a rejection, if it is another one. */
+  second: string | null | undefined;
   wake: () => void = () => {};
   sync: Sync<AppTables>;
 
@@ -53,7 +55,7 @@ export class World {
       log: ({ event }) => this.logged.push(event),
       auth: async (why) => {
         this.asked.push(why);
-        return this.token;
+        return why === 'rejected' && this.second !== undefined ? this.second : this.token;
       },
       ...options,
     });
@@ -75,7 +77,9 @@ export class World {
 
   /** As `run`, but capture stands still. */
   async flow(): Promise<void> {
-    for (;;) {
+    for (let turn = 0; ; turn++) {
+      // Without time passing everything comes to rest, or something goes round in circles.
+      if (turn > 500) throw new Error('the client and the server do not come to rest');
       await idle();
       const { connection } = this;
       if (connection === undefined) return;
