@@ -85,6 +85,9 @@ pub struct Gateway {
     /// Shared secret of HS256 tokens, at least 32 bytes. Without it only anonymous sockets are served.
     #[arg(long, env = "TIDEGATE_JWT_SECRET", hide_env_values = true)]
     pub jwt_secret: Option<String>,
+    /// Refuse sessions without a token; otherwise they get what grants give to everybody.
+    #[arg(long, env = "TIDEGATE_TOKEN_REQUIRED")]
+    pub token_required: bool,
     /// Database role that pushes run as. Without it every push is refused.
     #[arg(long, env = "TIDEGATE_WRITE_ROLE")]
     pub write_role: Option<String>,

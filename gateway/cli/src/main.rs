@@ -5,8 +5,10 @@
 
 mod args;
 mod commands;
+mod demo;
 mod output;
 mod secret;
+mod serving;
 mod shutdown;
 mod target;
 

@@ -21,7 +21,9 @@ pub fn of_dev(data: &Path) -> anyhow::Result<String> {
         return Ok(secret);
     }
     let mut bytes = [0u8; SECRET_BYTES];
-    std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).context("read random bytes")?;
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut bytes))
+        .context("read random bytes")?;
     let secret: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let path = path(data);
     let mut file = std::fs::OpenOptions::new()
@@ -42,7 +44,10 @@ pub fn given_or_dev(given: Option<&str>, data: &Path) -> anyhow::Result<String> 
     match (given, read(data)?) {
         (Some(secret), _) => Ok(secret.to_owned()),
         (None, Some(secret)) => Ok(secret),
-        (None, None) => bail!("no secret: set TIDEGATE_JWT_SECRET, or run `tidegate dev` first (looked in {})", path(data).display()),
+        (None, None) => bail!(
+            "no secret: set TIDEGATE_JWT_SECRET, or run `tidegate dev` first (looked in {})",
+            path(data).display()
+        ),
     }
 }
 

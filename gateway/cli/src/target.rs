@@ -78,7 +78,9 @@ pub async fn pool_of(url: &str, connections: u32) -> anyhow::Result<sqlx::PgPool
         .max_connections(connections)
         .connect_with(connect_options(url)?)
         .await
-        .map_err(|error| anyhow::anyhow!("connect to the database: {}", crate::output::database_error(&error)))
+        .map_err(|error| {
+            anyhow::anyhow!("connect to the database: {}", crate::output::database_error(&error))
+        })
 }
 
 /// One connection to the target.

@@ -8,11 +8,17 @@ use tidegate_migrations::definition::{self, ApplyError, Definitions, Plan, Statu
 
 /// Plans with `--plan`, else applies; prints what became of each entry.
 pub async fn run(args: &Args, apply: &Apply) -> anyhow::Result<ExitCode> {
-    let text = std::fs::read_to_string(&apply.file).with_context(|| format!("read {}", apply.file.display()))?;
-    let definitions: Definitions = toml::from_str(&text).with_context(|| format!("read {}", apply.file.display()))?;
+    let text =
+        std::fs::read_to_string(&apply.file).with_context(|| format!("read {}", apply.file.display()))?;
+    let definitions: Definitions =
+        toml::from_str(&text).with_context(|| format!("read {}", apply.file.display()))?;
     let pool = target::pool(args, 2).await?;
     tidegate_migrations::connect_and_load(&pool).await?;
-    let done = if apply.plan { definition::plan(&pool, &definitions).await } else { definition::apply(&pool, &definitions).await };
+    let done = if apply.plan {
+        definition::plan(&pool, &definitions).await
+    } else {
+        definition::apply(&pool, &definitions).await
+    };
     match done {
         Ok(plan) => {
             print(args, apply, &plan);

@@ -36,7 +36,10 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The server's clock, as text.
 pub async fn now(pool: &PgPool) -> anyhow::Result<String> {
-    sqlx::query_scalar("select clock_timestamp()::text").fetch_one(pool).await.context("read the server's clock")
+    sqlx::query_scalar("select clock_timestamp()::text")
+        .fetch_one(pool)
+        .await
+        .context("read the server's clock")
 }
 
 /// Waits until a worker that began after `started` has a heartbeat that says it streams.

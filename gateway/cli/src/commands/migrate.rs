@@ -12,12 +12,16 @@ pub async fn run(args: &Args, migrate: &Migrate) -> anyhow::Result<ExitCode> {
     }
     let loaded = tidegate_migrations::connect_and_load(&pool).await?;
     let schema = tidegate_migrations::Schema::full();
-    output::print(args, &serde_json::json!({ "replayed": loaded.replayed, "generation": schema.generation }), || {
-        if loaded.replayed {
-            format!("schema generation {} installed", schema.generation)
-        } else {
-            format!("schema generation {} was already there: nothing to do", schema.generation)
-        }
-    });
+    output::print(
+        args,
+        &serde_json::json!({ "replayed": loaded.replayed, "generation": schema.generation }),
+        || {
+            if loaded.replayed {
+                format!("schema generation {} installed", schema.generation)
+            } else {
+                format!("schema generation {} was already there: nothing to do", schema.generation)
+            }
+        },
+    );
     Ok(ExitCode::SUCCESS)
 }

@@ -1,10 +1,13 @@
 //! One file per command.
 
 mod apply;
-mod capture;
+pub mod capture;
+mod dev;
+mod gateway;
 mod migrate;
 mod poison;
 mod sql;
+mod status;
 mod token;
 
 use crate::args::{Args, Command};
@@ -15,6 +18,9 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Migrate(migrate) => migrate::run(args, migrate).await,
         Command::Apply(apply) => apply::run(args, apply).await,
+        Command::Dev(dev) => dev::run(args, dev).await,
+        Command::Gateway(gateway) => gateway::run(args, gateway).await,
+        Command::Status => status::run(args).await,
         Command::Capture => capture::run(args).await,
         Command::Poison(poison) => poison::run(args, poison).await,
         Command::Token(token) => token::run(args, token),

@@ -19,18 +19,28 @@ pub async fn run(args: &Args, command: &Poison) -> anyhow::Result<ExitCode> {
             output::print(args, &records.iter().map(to_json).collect(), || list(&records));
         }
         PoisonAction::Show { id } => {
-            let Some(record) = poison::show(&mut connection, id).await? else { bail!("there is no poison record {id}") };
+            let Some(record) = poison::show(&mut connection, id).await? else {
+                bail!("there is no poison record {id}")
+            };
             output::print(args, &to_json(&record), || show(&record));
         }
         PoisonAction::Retry { id } => {
-            let actor = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "operator".to_owned());
+            let actor = std::env::var("USER")
+                .or_else(|_| std::env::var("LOGNAME"))
+                .unwrap_or_else(|_| "operator".to_owned());
             match poison::retry(&mut connection, id, &actor).await? {
-                RetryRequest::Accepted => output::print(args, &json!({ "id": id, "retry": "accepted" }), || {
-                    format!("the worker will try record {id} once more; `tidegate poison show {id}` tells how it went")
-                }),
+                RetryRequest::Accepted => {
+                    output::print(args, &json!({ "id": id, "retry": "accepted" }), || {
+                        format!(
+                            "the worker will try record {id} once more; `tidegate poison show {id}` tells how it went"
+                        )
+                    })
+                }
                 RetryRequest::Unknown => bail!("there is no poison record {id}"),
                 RetryRequest::NotActive => bail!("record {id} does not block, or is already being retried"),
-                RetryRequest::ResetOnly => bail!("record {id} cannot be cleared by a retry: it needs a stream reset"),
+                RetryRequest::ResetOnly => {
+                    bail!("record {id} cannot be cleared by a retry: it needs a stream reset")
+                }
             }
         }
     }
@@ -84,6 +94,12 @@ fn show(record: &PoisonRecord) -> String {
     };
     format!(
         "record {} ({})\n  {}\n  source transaction committed at {}, {} attempts, first {}, last {}\n  what to do: {act}\n",
-        record.id, record.failure_class, record.explanation, record.commit_lsn, record.attempts, record.first_at, record.last_at
+        record.id,
+        record.failure_class,
+        record.explanation,
+        record.commit_lsn,
+        record.attempts,
+        record.first_at,
+        record.last_at
     )
 }

@@ -15,8 +15,10 @@ pub fn run(args: &Args, token: &Token) -> anyhow::Result<ExitCode> {
         &serde_json::Map::new(),
         SystemTime::now(),
     )?;
-    output::print(args, &serde_json::json!({ "token": minted, "user": token.user, "valid_seconds": token.valid_seconds }), || {
-        minted.clone()
-    });
+    output::print(
+        args,
+        &serde_json::json!({ "token": minted, "user": token.user, "valid_seconds": token.valid_seconds }),
+        || minted.clone(),
+    );
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,114 @@
+//! Worker and gateway as parts of one process: started, waited for, stopped.
+
+use crate::{commands, target};
+use anyhow::{Context, anyhow};
+use axum::Router;
+use sqlx::PgPool;
+use std::net::SocketAddr;
+use tidegate_capture::Hooks;
+use tidegate_gateway::auth::{AuthConfig, TokenKeys};
+use tidegate_gateway::push::PushConfig;
+use tidegate_gateway::{Config, Gateway};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// What a gateway is told on the command line.
+pub struct Serving {
+    /// The database; carries a password.
+    pub database_url: String,
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// HS256 secret; none: only anonymous sessions.
+    pub jwt_secret: Option<String>,
+    /// Whether sessions without a token are refused.
+    pub token_required: bool,
+    /// Role that pushes run as; none: no pushes.
+    pub write_role: Option<String>,
+    /// More pages beside the gateway's own routes.
+    pub pages: Option<Router>,
+}
+
+/// A part that runs until it is told to stop, or fails.
+pub struct Part {
+    task: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Part {
+    /// Completes when the part ends by itself, which is always a failure, or was told to stop.
+    pub async fn ended(&mut self) -> anyhow::Result<()> {
+        (&mut self.task).await.context("a part of this process panicked")?
+    }
+
+    /// Waits until the part has stopped; what it has to say has been said.
+    pub async fn finish(self) {
+        if !self.task.is_finished() {
+            self.task.await.ok();
+        }
+    }
+}
+
+/// Starts the worker and waits until it streams.
+///
+/// # Errors
+/// When it ends before.
+pub async fn capture(pool: &PgPool, url: &str, stop: watch::Receiver<bool>) -> anyhow::Result<Part> {
+    let started = commands::capture::now(pool).await?;
+    let config = tidegate_capture::Config::new(url);
+    let mut part = Part {
+        task: tokio::spawn(async move {
+            tidegate_capture::run(config, stopped(stop), Hooks::default()).await.map_err(anyhow::Error::from)
+        }),
+    };
+    tokio::select! {
+        ended = part.ended() => Err(ended.err().unwrap_or_else(|| anyhow!("it was told to stop"))).context("start capture"),
+        streaming = commands::capture::wait_until_streaming(pool, &started) => streaming.map(|()| part),
+    }
+}
+
+/// A listening gateway.
+pub struct Listening {
+    /// Its base URL.
+    pub url: String,
+    /// The part.
+    pub part: Part,
+}
+
+/// Starts a gateway, and waits until it follows the stream.
+///
+/// # Errors
+/// When it cannot listen, or is configured wrongly.
+pub async fn gateway(serving: Serving, stop: watch::Receiver<bool>) -> anyhow::Result<Listening> {
+    let listener =
+        TcpListener::bind(serving.listen).await.with_context(|| format!("listen on {}", serving.listen))?;
+    let address = listener.local_addr().context("listen")?;
+    let gateway = Gateway::start(config(&serving)?).await.context("start the gateway")?;
+    let router = match serving.pages {
+        Some(pages) => gateway.router().merge(pages),
+        None => gateway.router(),
+    };
+    gateway.followed().await;
+    let task = tokio::spawn(async move {
+        gateway.serve(listener, router, stopped(stop)).await.context("serve").map_err(anyhow::Error::from)
+    });
+    Ok(Listening { url: format!("http://{address}"), part: Part { task } })
+}
+
+fn config(serving: &Serving) -> anyhow::Result<Config> {
+    let options = target::connect_options(&serving.database_url)?;
+    let database = options.get_database().map_or_else(|| options.get_username().to_owned(), str::to_owned);
+    let auth = AuthConfig {
+        keys: serving.jwt_secret.clone().map(|secret| TokenKeys::Secret(secret.into_bytes())),
+        anonymous: !serving.token_required,
+        ..AuthConfig::default()
+    };
+    let mut config = Config::new(&serving.database_url, database, auth);
+    config.listen = serving.listen;
+    config.push = serving.write_role.as_ref().map(|role| PushConfig::new(options, role));
+    Ok(config)
+}
+
+async fn stopped(mut stop: watch::Receiver<bool>) {
+    // A sender that is gone means the same: nobody is left to serve.
+    stop.wait_for(|stop| *stop).await.ok();
+}
