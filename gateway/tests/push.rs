@@ -873,7 +873,7 @@ pg_test!(
             ))
             .await;
         let open: Vec<_> = calls.iter().filter(|call| call.ends_with("true")).collect();
-        assert_eq!(open, ["push_holdstrue"]);
+        assert_eq!(open, ["push_holds_1true", "push_holds_2true", "push_holds_3true", "push_holds_4true"]);
     }
 );
 

@@ -7,14 +7,40 @@
 -- F6, F10: whether the newest version of a row is `base`; nil: whether no fence has touched it. It stands in the WHERE of the
 -- application's UPDATE or DELETE, where PostgreSQL evaluates it once with the row as found, and again, after it has waited for
 -- another writer of the row, with the row lock held (EvalPlanQual). So it is true only if nobody wrote between the look and the
--- lock. VOLATILE gives each evaluation a snapshot of its own: it sees what that other writer committed.
-create or replace function tidegate.push_holds(relation_id integer, key text, base uuid) returns boolean
-language plpgsql volatile strict security definer set search_path = pg_catalog, pg_temp as $f$
-declare current uuid;
+-- lock. VOLATILE gives each evaluation a snapshot of its own: it sees what that other writer committed. One function per relation,
+-- so that its plan is kept. Open to whoever may use the schema: it tells equality with a random token, nothing else.
+create or replace function tidegate.create_push_functions(relation tidegate.relation) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $body$
+declare
+    -- A table of versions that exists keeps its type.
+    key_type text := coalesce((select format_type(a.atttypid, null) from pg_attribute a
+        where a.attrelid = to_regclass(format('tidegate.row_version_%s', relation.relation_id)) and a.attname = 'key'),
+        (select t.type_name from tidegate.version_key_type(relation) t));
 begin
-    current := tidegate.push_current(relation_id, key);
-    return case when base = '00000000-0000-0000-0000-000000000000' then current is null else current = base end is true;
+    execute format($ddl$
+create or replace function tidegate.push_holds_%1$s(key text, base uuid) returns boolean
+language plpgsql volatile strict security definer set search_path = pg_catalog, pg_temp as $holds$
+declare current uuid := (select r.version from tidegate.row_version_%1$s r where r.key = %2$s);
+begin
+    if base = '00000000-0000-0000-0000-000000000000' then
+        return current is null;
+    end if;
+    return (current = base) is true;
+end $holds$;
+$ddl$, relation.relation_id, case key_type when 'text' then 'tidegate.version_key($1)' else '$1::' || key_type end);
+    execute format('alter function tidegate.push_holds_%s(text, uuid) owner to %s', relation.relation_id,
+        (select quote_ident(pg_get_userbyid(nspowner)) from pg_namespace where nspname = 'tidegate'));
+end $body$;
+
+create or replace function tidegate.relation_push_functions() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $f$
+begin
+    perform tidegate.create_push_functions(new);
+    return null;
 end $f$;
+create or replace trigger push_functions after insert or update of relation_oid, key_column, kind on tidegate.relation
+    for each row when (new.kind = 'synced' and new.state <> 'removed') execute function tidegate.relation_push_functions();
+select tidegate.create_push_functions(r) from tidegate.relation r where r.kind = 'synced' and r.state <> 'removed';
 
 -- The newest version of a row by its fences, dead rows included; null: none yet.
 create or replace function tidegate.push_current(relation_id integer, key text) returns uuid
@@ -56,7 +82,6 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     total integer := cardinality(p_fingerprints);
     last_of bigint := p_first + total - 1;
-    oldest bigint;
     behind boolean := false;
     c record;
     s record;
@@ -64,28 +89,32 @@ begin
     state := 'ok';
     statuses := array_fill(null::text, array[total]); codes := statuses; messages := statuses; after_statuses := statuses;
     versions := array_fill(null::uuid, array[total]); after_versions := versions;
-    mutation_ids := array_fill(null::bigint, array[total]);
-    -- G2: statements were composed from one registry generation and run only under it.
-    if p_registry <> (select max(g.id) from tidegate.registry_generation g) then
-        state := 'registry_changed'; return;
-    end if;
-    -- V2's bound. Numbers are consecutive and come round in order, so the oldest pending one bounds their count; only beyond the
-    -- bound is it worth counting.
-    oldest := (select f.number from tidegate.write_fence f where f.subject = p_subject and f.client_id = p_client
-        and f.materialized_commit_lsn is null and f.covered_by is null order by f.number limit 1);
-    if last_of - oldest >= p_unmaterialized_max then
+    -- The usual case in one statement: the registry is the one that the statements were composed from (G2), all numbers are next,
+    -- and few are pending (V2: numbers are consecutive and come round in order, so the oldest pending one bounds their count).
+    with next as (
+        update tidegate.client t set last_number = last_of, settled = greatest(t.settled, p_acked)
+        where t.subject = p_subject and t.client_id = p_client and t.last_number = p_first - 1 and p_acked <= t.last_number
+            and (select g.id from tidegate.registry_generation g order by g.id desc limit 1) = p_registry
+            and coalesce((select f.number from tidegate.write_fence f where f.subject = p_subject and f.client_id = p_client
+                and f.materialized_commit_lsn is null and f.covered_by is null order by f.number limit 1), last_of)
+                > last_of - p_unmaterialized_max
+        returning 1
+    ), recorded as (
+        insert into tidegate.client_mutation (subject, client_id, number, fingerprint, status)
+        select p_subject, p_client, p_first + u.i - 1, u.f, 'accepted' from next, unnest(p_fingerprints) with ordinality u(f, i)
+        returning mutation_id, number
+    )
+    select array_agg(r.mutation_id order by r.number) into mutation_ids from recorded r;
+    if mutation_ids is not null then
+        run_from := 1;
+    else
+        mutation_ids := array_fill(null::bigint, array[total]);
+        if p_registry <> (select max(g.id) from tidegate.registry_generation g) then
+            state := 'registry_changed'; return;
+        end if;
         behind := (select count(*) from (select distinct f.number from tidegate.write_fence f
             where f.subject = p_subject and f.client_id = p_client and f.materialized_commit_lsn is null and f.covered_by is null
             limit p_unmaterialized_max) pending) + total > p_unmaterialized_max;
-    end if;
-
-    if not behind then
-        -- The usual case: all of them are next.
-        update tidegate.client t set last_number = last_of, settled = greatest(t.settled, p_acked)
-        where t.subject = p_subject and t.client_id = p_client and t.last_number = p_first - 1 and p_acked <= t.last_number;
-        if found then
-            run_from := 1;
-        end if;
     end if;
     if run_from is null then
         if p_new then
@@ -127,14 +156,10 @@ begin
         end if;
     end if;
 
-    if run_from = total then
-        insert into tidegate.client_mutation (subject, client_id, number, fingerprint, status)
-        values (p_subject, p_client, last_of, p_fingerprints[total], 'accepted') returning mutation_id into oldest;
-        mutation_ids[total] := oldest;
-    elsif run_from is not null then
+    if run_from is not null and mutation_ids[total] is null then
         for s in insert into tidegate.client_mutation (subject, client_id, number, fingerprint, status)
                  select p_subject, p_client, p_first + u.i - 1, u.f, 'accepted'
-                 from unnest(p_fingerprints) with ordinality u(f, i) where u.i >= run_from order by u.i
+                 from unnest(p_fingerprints) with ordinality u(f, i) where u.i >= run_from
                  returning mutation_id, number
         loop
             mutation_ids[s.number - p_first + 1] := s.mutation_id;
@@ -180,18 +205,29 @@ begin
             and f.key = p_key and f.version = tidegate.push_current(p_relation, p_key)) end;
 end $f$;
 
--- V3, second half: makes the outcomes of what ran durable, in the transaction that ran it.
-create or replace function tidegate.push_finish(p_mutation_ids bigint[], p_statuses text[], p_codes text[], p_messages text[], p_versions uuid[])
-returns void
+-- V3, second half: makes the outcomes of what ran durable, in the transaction that ran it, and gives the versions.
+create or replace function tidegate.push_finish(p_subject text, p_client uuid, p_first bigint, p_mutation_ids bigint[],
+    p_relation_ids integer[], p_relations integer[], p_ops text[], p_keys text[], p_statuses text[], p_codes text[], p_messages text[],
+    p_versions uuid[]) returns uuid[]
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $f$
+declare r record;
 begin
-    -- Only records of this transaction can be decided: nobody rewrites an outcome.
     for i in 1..cardinality(p_mutation_ids) loop
-        -- Not run now, or as push_begin recorded it.
-        continue when p_mutation_ids[i] is null or p_statuses[i] = 'accepted' and p_versions[i] is null;
+        continue when p_mutation_ids[i] is null;
+        if p_statuses[i] = 'accepted' then
+            r := tidegate.push_produced(p_subject, p_client, p_first + i - 1, p_relation_ids[p_relations[i]], p_keys[i]);
+            if not r.fenced then
+                raise exception using errcode = 'TG102', message = 'tidegate: a write was not fenced';
+            end if;
+            -- push_begin has recorded the rest.
+            continue when p_ops[i] = 'delete';
+            p_versions[i] := coalesce(r.version, p_versions[i]);
+        end if;
+        -- Only records of this transaction can be decided: nobody rewrites an outcome.
         update tidegate.client_mutation m set status = p_statuses[i], code = p_codes[i], message = p_messages[i], version = p_versions[i]
         where m.mutation_id = p_mutation_ids[i] and m.xid = pg_current_xact_id();
     end loop;
+    return p_versions;
 end $f$;
 
 -- Code and message of a refusal. Q1: PostgreSQL's own message and DETAIL may hold values and are not used; the names of a
@@ -233,12 +269,13 @@ end $f$;
 -- p_refused: code of a mutation that the gateway has refused before any SQL (DT-05), with p_refused_messages; it only gets its
 -- record. p_failed: SQLSTATE with which its transaction could not commit; likewise.
 -- p_values: each mutation's column values as one array literal, $1 of its statement; $2 is the key, $3 the base.
--- p_statements: guarded by push_holds where there is a base. p_inserts: what to run where the base is a mutation that deleted the
+-- p_statements: guarded by push_holds_<relation> where there is a base. p_inserts: what to run where the base is a mutation that deleted the
 -- row: null where that is a conflict.
+-- p_defers: whether anything in the database can be deferred.
 -- p_transient: SQLSTATEs, as a regular expression, that are no refusals: the transaction fails with them.
 -- `current`: of conflicts found now, the row's newest version.
 create or replace function tidegate.push(p_subject text, p_client uuid, p_new boolean, p_acked bigint, p_prune boolean, p_registry integer,
-    p_unmaterialized_max integer, p_role text, p_claims text, p_transient text, p_atomic boolean, p_first bigint,
+    p_unmaterialized_max integer, p_role text, p_claims text, p_transient text, p_defers boolean, p_atomic boolean, p_first bigint,
     p_relation_ids integer[], p_relation_oids oid[], p_relation_names text[], p_relation_secured boolean[], p_relation_probes text[],
     p_fingerprints bytea[], p_relations integer[], p_ops text[], p_keys text[], p_bases uuid[], p_afters bigint[],
     p_statements text[], p_inserts text[], p_values text[], p_refused text[], p_refused_messages text[], p_failed text[],
@@ -263,6 +300,8 @@ declare
     refused_constraint text;
     refused_column text;
     unusable text[];
+    -- Assigning is cheaper than PERFORM, which runs a query.
+    set_to text;
     -- The application's triggers and policies may leave the role changed.
     login text := session_user;
 begin
@@ -276,10 +315,17 @@ begin
     end if;
 
     -- Once per transaction, local to it. What PostgREST sets, so that policies written for it work unchanged.
-    perform pg_catalog.set_config('request.jwt.claims', p_claims, true), pg_catalog.set_config('request.jwt.claim.sub', p_subject, true),
-        pg_catalog.set_config('row_security', 'on', true), pg_catalog.set_config('DateStyle', 'ISO', true),
-        pg_catalog.set_config('IntervalStyle', 'iso_8601', true), pg_catalog.set_config('TimeZone', 'UTC', true),
-        pg_catalog.set_config('role', p_role, true);
+    set_to := pg_catalog.set_config('request.jwt.claims', p_claims, true);
+    set_to := pg_catalog.set_config('request.jwt.claim.sub', p_subject, true);
+    -- The connection has these from its start; a trigger may have changed them for good.
+    if pg_catalog.current_setting('DateStyle') not like 'ISO%' or pg_catalog.current_setting('IntervalStyle') <> 'iso_8601'
+        or pg_catalog.current_setting('TimeZone') <> 'UTC' or pg_catalog.current_setting('row_security') <> 'on' then
+        set_to := pg_catalog.set_config('DateStyle', 'ISO', true);
+        set_to := pg_catalog.set_config('IntervalStyle', 'iso_8601', true);
+        set_to := pg_catalog.set_config('TimeZone', 'UTC', true);
+        set_to := pg_catalog.set_config('row_security', 'on', true);
+    end if;
+    set_to := pg_catalog.set_config('role', p_role, true);
     for rel in 1..pg_catalog.cardinality(p_relation_ids) loop
         -- G1: the name must still mean the table that was registered.
         if pg_catalog.to_regclass(p_relation_names[rel])::oid is distinct from p_relation_oids[rel] then
@@ -290,14 +336,14 @@ begin
             unusable[rel] := 'row-level security does not apply';
         end if;
     end loop;
-    perform pg_catalog.set_config('role', login, true);
+    set_to := pg_catalog.set_config('role', login, true);
 
     i := b.run_from;
     while i <= total loop
         unit_end := case when p_atomic then total else i end;
         at := null; refused_code := null;
         begin
-            perform pg_catalog.set_config('role', p_role, true);
+            set_to := pg_catalog.set_config('role', p_role, true);
             for j in i..unit_end loop
                 at := j;
                 rel := p_relations[j];
@@ -329,7 +375,7 @@ begin
                     end if;
                 end if;
 
-                perform pg_catalog.set_config('tidegate.mutation', b.mutation_ids[j]::text, true);
+                set_to := pg_catalog.set_config('tidegate.mutation', b.mutation_ids[j]::text, true);
                 execute statement into same_key using p_values[j]::text[], p_keys[j], base;
                 get diagnostics affected = row_count;
                 if affected <> 1 then
@@ -345,40 +391,32 @@ begin
                 elsif same_key is not true then
                     refused_code := 'key_change'; exit;
                 end if;
-                -- Deferred constraints and triggers fire here, as the application's role and as part of this mutation.
-                if not p_atomic then
-                    set constraints all immediate;
-                end if;
-
-                perform pg_catalog.set_config('role', login, true);
-                r := tidegate.push_produced(p_subject, p_client, p_first + j - 1, p_relation_ids[rel], p_keys[j]);
-                if not r.fenced then
-                    raise exception using errcode = 'TG102', message = 'tidegate: a write was not fenced';
-                end if;
                 statuses[j] := 'accepted'; codes[j] := null; messages[j] := null;
-                versions[j] := case p_ops[j] when 'delete' then null else r.version end;
-                if j < unit_end then
-                    perform pg_catalog.set_config('role', p_role, true);
+                -- A later one of this push builds on it: it needs the version now.
+                if j < total and p_first + j - 1 = any (p_afters) and p_ops[j] <> 'delete' then
+                    if p_defers and not p_atomic then
+                        set constraints all immediate;
+                    end if;
+                    set_to := pg_catalog.set_config('role', login, true);
+                    r := tidegate.push_produced(p_subject, p_client, p_first + j - 1, p_relation_ids[rel], p_keys[j]);
+                    versions[j] := r.version;
+                    set_to := pg_catalog.set_config('role', p_role, true);
                 end if;
             end loop;
             if refused_code is not null then
                 -- Undoes what the unit did; caught right below.
                 raise exception using errcode = 'TG100', message = 'tidegate: refused';
             end if;
-            if p_atomic then
-                at := null;
-                perform pg_catalog.set_config('role', p_role, true);
+            -- Deferred constraints and triggers fire here, as the application's role and as part of this unit.
+            if p_defers then
+                if p_atomic then
+                    at := null;
+                end if;
                 set constraints all immediate;
-                perform pg_catalog.set_config('role', login, true);
-                -- Deferred triggers may have written a row again.
-                for j in i..unit_end loop
-                    if versions[j] is not null then
-                        versions[j] := (tidegate.push_produced(p_subject, p_client, p_first + j - 1, p_relation_ids[p_relations[j]], p_keys[j])).version;
-                    end if;
-                end loop;
             end if;
         exception when others or assert_failure then
-            -- The role is the login role again: the block's settings went with it.
+            -- The block's settings went with it, the role too.
+            set_to := pg_catalog.set_config('role', login, true);
             get stacked diagnostics refused_state = returned_sqlstate, refused_constraint = constraint_name, refused_column = column_name;
             if refused_state ~ p_transient then
                 raise;
@@ -414,8 +452,12 @@ begin
         end;
         i := unit_end + 1;
     end loop;
-    perform pg_catalog.set_config('role', login, true), pg_catalog.set_config('tidegate.mutation', '', true);
-    perform tidegate.push_finish(b.mutation_ids, statuses, codes, messages, versions);
+    set_to := pg_catalog.set_config('role', login, true);
+    set_to := pg_catalog.set_config('tidegate.mutation', '', true);
+    versions := tidegate.push_finish(p_subject, p_client, p_first, b.mutation_ids, p_relation_ids, p_relations, p_ops, p_keys, statuses,
+        codes, messages, versions);
+    -- Should anything still be deferred, it fires at the commit, as the application's role.
+    set_to := pg_catalog.set_config('role', p_role, true);
 end $f$;
 
 -- V3: settles the numbers, ascending, whose outcome the client does not know. `failure`: gap or client_expired, for the rest.
@@ -496,9 +538,9 @@ begin
              and p.proname in ('push', 'push_hello', 'push_begin', 'push_produced', 'push_finish', 'push_refusal', 'push_void', 'push_registry',
                  'push_current', 'prune_write_fences')
     loop execute format('grant execute on function %s to %I', f, p_login); end loop;
+    -- Their statements name push_holds_<relation>, which is open to whoever may use the schema.
     foreach r in array p_roles loop
         execute format('grant usage on schema tidegate to %I', r);
-        execute format('grant execute on function tidegate.push_holds(integer, text, uuid) to %I', r);
     end loop;
 end $f$;
 
@@ -506,6 +548,6 @@ do $f$
 declare f regprocedure;
 begin
     for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'tidegate'::regnamespace
-             and (p.proname ~ '^push(_|$)' or p.proname in ('prune_write_fences', 'grant_push'))
+             and (p.proname ~ '^push(_|$)' and p.proname !~ '^push_holds_[0-9]' or p.proname in ('prune_write_fences', 'grant_push', 'create_push_functions'))
     loop execute format('revoke all on function %s from public', f); end loop;
 end $f$;

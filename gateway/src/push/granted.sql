@@ -3,5 +3,5 @@ select has_schema_privilege(session_user, 'tidegate', 'usage') and has_schema_pr
     and not exists (
         select from pg_proc p
         where p.pronamespace = (select oid from pg_namespace where nspname = 'tidegate')
-            and (p.proname ~ '^push(_|$)' or p.proname = 'prune_write_fences')
-            and not has_function_privilege(case p.proname when 'push_holds' then $1 else session_user::text end, p.oid, 'execute'))
+            and (p.proname ~ '^push(_|$)' and p.proname !~ '^push_holds_' or p.proname = 'prune_write_fences')
+            and not has_function_privilege(session_user, p.oid, 'execute'))

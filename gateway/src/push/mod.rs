@@ -11,13 +11,18 @@
 //! run one after the other. Call [`ClientPusher::hello`] before `welcome`; answer frames with [`PushReply`]. Mutation rates and sockets
 //! per subject are the session's to limit. Nothing else is needed.
 
+mod admission;
+mod failure;
 mod fingerprint;
 mod prepare;
 mod reply;
 mod run;
+mod settle;
 mod sqlstate;
+mod start;
 mod target;
 mod text;
+mod transact;
 
 pub use reply::{ConflictNow, PushError, PushReply};
 

@@ -201,8 +201,8 @@ fn condition(target: &Target, guarded: bool, sql: &mut String) {
     let (key, cast) = (&target.key.quoted, &target.key.cast);
     let _ = write!(sql, " where t.{key} = $2::{cast}");
     if guarded {
-        // F6: see tidegate.push_holds for why this is as good as a lock taken first.
-        let _ = write!(sql, " and tidegate.push_holds({}, t.{key}::pg_catalog.text, $3)", target.relation_id);
+        // F6: see tidegate.create_push_functions for why this is as good as a lock taken first.
+        let _ = write!(sql, " and tidegate.push_holds_{}(t.{key}::pg_catalog.text, $3)", target.relation_id);
     }
 }
 
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn f10_a_base_guards_the_statement() {
         let based = run(|m| m.base = Base::Version(RowVersion::UNFENCED)).unwrap_or_else(|r| panic!("{r:?}"));
-        assert!(based.sql.contains(" and tidegate.push_holds(7, t.\"id\"::pg_catalog.text, $3)"));
+        assert!(based.sql.contains(" and tidegate.push_holds_7(t.\"id\"::pg_catalog.text, $3)"));
         let deleted = run(|m| {
             (m.op, m.cols, m.base) = (MutationOp::Delete, Columns(vec![]), Base::After(MutationNumber(4)))
         });

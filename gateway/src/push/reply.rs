@@ -3,6 +3,9 @@
 use tidegate_model::{RowKey, RowVersion, TableId};
 use tidegate_protocol::{ErrorCode, ErrorFrame, MutationNumber, MutationResult, Outcome};
 
+/// What a client should wait where waiting is all it can do, in milliseconds.
+pub(super) const RETRY_MS: u32 = 500;
+
 /// Answer to one `push` or `void`. Both parts may be present: outcomes for the first numbers, an error for the rest.
 #[derive(Debug, Default)]
 pub struct PushReply {
