@@ -9,10 +9,11 @@ use crate::failpoints::fail_point;
 use crate::materialize::Materializer;
 use crate::registry;
 use crate::source::SourceEvent;
+use crate::visibility;
 use sqlx::PgConnection;
 use std::sync::Arc;
 use std::time::Instant;
-use tidegate_model::{Lsn, Snapshot};
+use tidegate_model::{Lsn, RegistryGeneration, Snapshot};
 use tidegate_stream::decode::LogicalMessage;
 use tidegate_stream::{Assembler, FileSpool, PairedTransaction, SpoolFactory, Step, Transaction};
 
@@ -80,10 +81,12 @@ impl Intake {
         let taken = match step {
             Ok(Step::Continue) => Ok(()),
             Ok(Step::Transaction(transaction)) => self.pair(*transaction, materializer, reader).await,
-            Ok(Step::NeedsSnapshot { generation, .. }) => match registry::load(reader, generation).await {
-                Ok(snapshot) => self.assembler.provide_snapshot(snapshot).map_err(CaptureError::from),
-                Err(error) => Err(error),
-            },
+            Ok(Step::NeedsSnapshot { generation, xid }) => {
+                match self::snapshot(reader, generation, xid).await {
+                    Ok(snapshot) => self.assembler.provide_snapshot(snapshot).map_err(CaptureError::from),
+                    Err(error) => Err(error),
+                }
+            }
             Err(error) => Err(error.into()),
         };
         match taken {
@@ -185,4 +188,14 @@ fn spool(config: &Config) -> SpoolFactory {
         metrics::counter!("tidegate_spooled_transactions_total").increment(1);
         Ok(Box::new(FileSpool::new(tempfile::tempfile_in(&dir)?)))
     })
+}
+
+/// What the transaction with this id registered (G2).
+async fn snapshot(
+    reader: &mut PgConnection,
+    generation: RegistryGeneration,
+    xid: u32,
+) -> Result<Arc<Snapshot>, CaptureError> {
+    visibility::wait(reader, &[xid]).await?;
+    registry::load(reader, generation).await
 }

@@ -32,6 +32,7 @@ mod settings;
 mod slot;
 mod source;
 mod supervise;
+mod visibility;
 
 pub use config::{Config, Limits};
 pub use error::{CaptureError, Refusal};

@@ -17,7 +17,7 @@ use crate::error::Doing;
 use crate::failpoints::fail_point;
 use crate::ownership::Claim;
 use crate::poison::{self, Blocking};
-use crate::{CaptureError, Refusal};
+use crate::{CaptureError, Refusal, visibility};
 use cache::Cache;
 use sqlx::{Acquire, PgConnection, Row};
 use std::collections::HashSet;
@@ -181,6 +181,7 @@ impl Materializer {
             resolved,
         };
         let end = End { commit_lsn: last.commit_lsn, end_lsn: last.end_lsn, registry };
+        let sources: Vec<u32> = group.iter().map(|transaction| transaction.header().xid).collect();
         let mut through = Vec::new();
         if let [large] = group
             && !large.fits(&self.piece)
@@ -189,7 +190,7 @@ impl Materializer {
             while let Some(piece) = large.next_piece(&self.piece)? {
                 let mut batch = Batch::resume(carry);
                 batch.push(piece);
-                carry = self.batch(&mut transaction, batch, end, &mut done).await?.1;
+                carry = self.batch(&mut transaction, batch, &sources, end, &mut done).await?.1;
             }
         } else {
             let mut batch = Batch::new();
@@ -198,7 +199,7 @@ impl Materializer {
                     batch.push(piece);
                 }
             }
-            through.push(self.batch(&mut transaction, batch, end, &mut done).await?.0);
+            through.push(self.batch(&mut transaction, batch, &sources, end, &mut done).await?.0);
         }
         self.record_candidate(&mut transaction, last.end_lsn, registry).await?;
         if let Some(id) = resolved {
@@ -226,6 +227,7 @@ impl Materializer {
         &mut self,
         transaction: &mut PgConnection,
         mut batch: Batch,
+        sources: &[u32],
         end: End,
         done: &mut Materialized,
     ) -> Result<(Writes, Carry), CaptureError> {
@@ -236,6 +238,9 @@ impl Materializer {
         let answers = read::scopes(transaction, state, &mut self.cache, projected.needs()).await?;
         fail_point!(MATERIALIZE_READ);
         let (mut writes, carry) = projected.finish(answers)?;
+        if !writes.fences.fence_id.is_empty() {
+            visibility::wait(transaction, sources).await?;
+        }
         write::all(transaction, &self.target, &writes, carry.is_complete().then_some(end)).await?;
         done.effects += writes.effects.len();
         done.markers.append(&mut writes.markers);

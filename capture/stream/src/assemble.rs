@@ -24,7 +24,7 @@ pub enum Step {
     /// Hand over the next message.
     Continue,
     /// Load this registry generation and call [`Assembler::provide_snapshot`] before the next message. The transaction that
-    /// announces it has committed, so what it stored is visible; `xid` (without epoch) says which one it is.
+    /// announces it has committed, but its own tables may show it only a moment later; `xid` (without epoch) says which one it is.
     NeedsSnapshot {
         /// The generation.
         generation: RegistryGeneration,
