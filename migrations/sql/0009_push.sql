@@ -3,6 +3,9 @@
 -- the gateway's login role, because it changes the role: the application's statements run as the configured role, everything of
 -- ours in SECURITY DEFINER functions that only the login role may call. tidegate.grant_push gives both exactly what they need.
 -- Called by: gateway/src/push.
+--
+-- Every query of ours here is a look-up by an index. Its plan is kept, and made generic at once and without sequential scans, because
+-- it may be made while a table is still empty.
 
 -- F6, F10: whether the newest version of a row is `base`; nil: whether no fence has touched it. It stands in the WHERE of the
 -- application's UPDATE or DELETE, where PostgreSQL evaluates it once with the row as found, and again, after it has waited for
@@ -19,7 +22,8 @@ declare
 begin
     execute format($ddl$
 create or replace function tidegate.push_holds_%1$s(key text, base uuid) returns boolean
-language plpgsql volatile strict security definer set search_path = pg_catalog, pg_temp as $holds$
+language plpgsql volatile strict security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off as $holds$
 declare current uuid := (select r.version from tidegate.row_version_%1$s r where r.key = %2$s);
 begin
     if base = '00000000-0000-0000-0000-000000000000' then
@@ -78,7 +82,8 @@ create or replace function tidegate.push_begin(p_subject text, p_client uuid, p_
     out state text, out stop text, out run_from integer, out mutation_ids bigint[],
     out statuses text[], out codes text[], out messages text[], out versions uuid[],
     out after_statuses text[], out after_versions uuid[])
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $f$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off as $f$
 declare
     total integer := cardinality(p_fingerprints);
     last_of bigint := p_first + total - 1;
@@ -191,7 +196,8 @@ end $f$;
 -- What mutation `p_number` made of one row, by the fences of its transaction.
 create or replace function tidegate.push_produced(p_subject text, p_client uuid, p_number bigint, p_relation integer, p_key text,
     out fenced boolean, out version uuid)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $f$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off as $f$
 declare found_versions uuid[];
 begin
     found_versions := array(select f.version from tidegate.write_fence f
@@ -209,7 +215,8 @@ end $f$;
 create or replace function tidegate.push_finish(p_subject text, p_client uuid, p_first bigint, p_mutation_ids bigint[],
     p_relation_ids integer[], p_relations integer[], p_ops text[], p_keys text[], p_statuses text[], p_codes text[], p_messages text[],
     p_versions uuid[]) returns uuid[]
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $f$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off as $f$
 declare r record;
 begin
     for i in 1..cardinality(p_mutation_ids) loop
@@ -460,6 +467,80 @@ begin
     set_to := pg_catalog.set_config('role', p_role, true);
 end $f$;
 
+-- The usual push, one mutation that is accepted, in the fewest steps: no savepoint, and few expressions, each of which PL/pgSQL
+-- prepares anew in every transaction. Whatever is not usual fails with TG110, which undoes everything, or, where the number is not
+-- the next one, is not `taken` and has changed nothing: then tidegate.push decides.
+create or replace function tidegate.push_begin_one(p_subject text, p_client uuid, p_acked bigint, p_registry integer,
+    p_unmaterialized_max integer, p_number bigint, p_fingerprint bytea, p_base uuid, p_after bigint, out mutation_id bigint, out base uuid)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off as $f$
+begin
+    -- As the usual case of push_begin.
+    with next as (
+        update tidegate.client t set last_number = p_number, settled = greatest(t.settled, p_acked)
+        where t.subject = p_subject and t.client_id = p_client and t.last_number = p_number - 1 and p_acked <= t.last_number
+            and (select g.id from tidegate.registry_generation g order by g.id desc limit 1) = p_registry
+            and coalesce((select f.number from tidegate.write_fence f where f.subject = p_subject and f.client_id = p_client
+                and f.materialized_commit_lsn is null and f.covered_by is null order by f.number limit 1), p_number)
+                > p_number - p_unmaterialized_max
+        returning 1
+    )
+    insert into tidegate.client_mutation as c (subject, client_id, number, fingerprint, status)
+    select p_subject, p_client, p_number, p_fingerprint, 'accepted' from next
+    returning c.mutation_id, case when p_after is null then p_base else (select m.version from tidegate.client_mutation m
+        where m.subject = p_subject and m.client_id = p_client and m.number = p_after and m.status = 'accepted') end
+    into mutation_id, base;
+end $f$;
+
+create or replace function tidegate.push_finish_one(p_subject text, p_client uuid, p_number bigint, p_mutation_id bigint, p_relation integer,
+    p_key text, p_delete boolean) returns uuid
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off as $f$
+declare made uuid;
+begin
+    update tidegate.client_mutation m set version = case when not p_delete then f.version end
+    from (select min(w.version::text)::uuid as version from tidegate.write_fence w
+        where w.subject = p_subject and w.client_id = p_client and w.number = p_number and w.relation_id = p_relation and w.key = p_key
+        having count(*) = 1) f
+    where m.mutation_id = p_mutation_id returning m.version into made;
+    if not found then
+        raise exception using errcode = 'TG110', message = 'tidegate: not usual';
+    end if;
+    return made;
+end $f$;
+
+create or replace function tidegate.push_one(p_subject text, p_client uuid, p_acked bigint, p_registry integer, p_unmaterialized_max integer,
+    p_role text, p_claims text, p_number bigint, p_fingerprint bytea, p_relation_id integer, p_relation_oid oid, p_relation_name text,
+    p_secured boolean, p_delete boolean, p_key text, p_base uuid, p_after bigint, p_statement text, p_values text,
+    out taken boolean, out version uuid)
+language plpgsql volatile as $f$
+declare
+    b record;
+    set_to text;
+    same_key boolean;
+begin
+    b := tidegate.push_begin_one(p_subject, p_client, p_acked, p_registry, p_unmaterialized_max, p_number, p_fingerprint, p_base, p_after);
+    if b.mutation_id is null then
+        taken := false; return;
+    end if;
+    set_to := pg_catalog.set_config('request.jwt.claims', p_claims, true) || pg_catalog.set_config('request.jwt.claim.sub', p_subject, true)
+        || pg_catalog.set_config('tidegate.mutation', b.mutation_id::text, true) || pg_catalog.set_config('role', p_role, true);
+    if pg_catalog.to_regclass(p_relation_name)::oid is distinct from p_relation_oid
+        or p_secured and not pg_catalog.row_security_active(p_relation_oid) or p_after is not null and b.base is null
+        or pg_catalog.current_setting('DateStyle') not like 'ISO%' or pg_catalog.current_setting('IntervalStyle') <> 'iso_8601'
+        or pg_catalog.current_setting('TimeZone') <> 'UTC' or pg_catalog.current_setting('row_security') <> 'on' then
+        raise exception using errcode = 'TG110', message = 'tidegate: not usual';
+    end if;
+    execute p_statement into same_key using p_values::text[], p_key, b.base;
+    if same_key is not true then
+        raise exception using errcode = 'TG110', message = 'tidegate: not usual';
+    end if;
+    set_to := pg_catalog.set_config('role', session_user, true) || pg_catalog.set_config('tidegate.mutation', '', true);
+    version := tidegate.push_finish_one(p_subject, p_client, p_number, b.mutation_id, p_relation_id, p_key, p_delete);
+    taken := true;
+    set_to := pg_catalog.set_config('role', p_role, true);
+end $f$;
+
 -- V3: settles the numbers, ascending, whose outcome the client does not know. `failure`: gap or client_expired, for the rest.
 create or replace function tidegate.push_void(p_subject text, p_client uuid, p_new boolean, p_numbers bigint[],
     out failure text, out statuses text[], out codes text[], out messages text[], out versions uuid[])
@@ -535,8 +616,7 @@ declare
 begin
     execute format('grant usage on schema tidegate to %I', p_login);
     for f in select p.oid from pg_proc p where p.pronamespace = 'tidegate'::regnamespace
-             and p.proname in ('push', 'push_hello', 'push_begin', 'push_produced', 'push_finish', 'push_refusal', 'push_void', 'push_registry',
-                 'push_current', 'prune_write_fences')
+             and (p.proname ~ '^push(_|$)' and p.proname !~ '^push_holds_' or p.proname = 'prune_write_fences')
     loop execute format('grant execute on function %s to %I', f, p_login); end loop;
     -- Their statements name push_holds_<relation>, which is open to whoever may use the schema.
     foreach r in array p_roles loop

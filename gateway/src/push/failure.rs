@@ -18,6 +18,13 @@ pub(super) enum Failure {
     Connection,
 }
 
+impl Failure {
+    /// A trigger that set the session's role for good has made the connection useless: it may not call our functions any more.
+    pub(super) fn useless_connection(&self) -> bool {
+        matches!(self, Failure::Database { sqlstate, inside: false } if sqlstate == "42501")
+    }
+}
+
 impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Failure {
         match error {

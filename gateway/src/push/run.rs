@@ -122,6 +122,8 @@ impl Runner {
         let mut attempt = 1;
         let mut failed = None;
         let mut reloaded = false;
+        // Whether it may still go the short way.
+        let mut usual = count == 1;
         let mut prepared: Option<(RegistryGeneration, Vec<Prepared>)> = None;
         while done < count {
             let targets = match self.targets_for(push.sv).await {
@@ -144,6 +146,24 @@ impl Runner {
             let together = push.atomic || !(one_by_one || targets.defers);
             let end = if together { count } else { done + 1 };
             let unit = &mutations[done..end];
+            if let [mutation] = &unit[..]
+                && usual
+                && !targets.defers
+                && !context.prune
+            {
+                match self.transact_one(context, &targets, mutation).await {
+                    Ok(Some(result)) => {
+                        reply.results.push(result);
+                        done += 1;
+                        continue;
+                    }
+                    Ok(None) => usual = false,
+                    Err(failure) => match repeat_or_tell(failure, &mut attempt) {
+                        Ok(()) => continue,
+                        Err(error) => return Some(error),
+                    },
+                }
+            }
             match self.transact(context, &targets, unit, failed.as_deref()).await {
                 Ok(ran) if ran.state == "registry_changed" => {
                     attempt += 1;

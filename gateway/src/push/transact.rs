@@ -1,16 +1,16 @@
 //! One transaction, in one round trip: what goes to `tidegate.push` and what comes back.
 
-use super::ClientPusher;
 use super::failure::Failure;
 use super::prepare::{Prepared, Statement, answered_version};
 use super::reply::{ConflictNow, PushReply};
 use super::run::Runner;
 use super::target::Targets;
+use super::{ClientPusher, sqlstate};
 use sqlx::FromRow;
 use sqlx::postgres::types::Oid;
 use std::sync::Arc;
 use tidegate_model::RowVersion;
-use tidegate_protocol::{MutationNumber, MutationResult, MutationStatus};
+use tidegate_protocol::{MutationNumber, MutationOp, MutationResult, MutationStatus};
 use uuid::Uuid;
 
 /// What `tidegate.push` returns.
@@ -36,6 +36,58 @@ pub(super) struct Context<'a> {
 }
 
 impl Runner {
+    /// The usual push: one mutation, accepted. `None`: it is not usual, or its statement failed for a reason of its own; nothing has
+    /// changed, and [`Runner::transact`] decides.
+    pub(super) async fn transact_one(
+        &self,
+        context: &Context<'_>,
+        targets: &Targets,
+        mutation: &Prepared,
+    ) -> Result<Option<MutationResult<'static>>, Failure> {
+        let Ok(statement) = &mutation.statement else { return Ok(None) };
+        let mut connection = self.pool.acquire().await?;
+        let ran = sqlx::query_as::<_, (bool, Option<Uuid>)>(include_str!("push_one.sql"))
+            .bind(&context.client.identity.subject.0)
+            .bind(context.client.client.0)
+            .bind(context.acked)
+            .bind(targets.generation.0)
+            .bind(self.config.unmaterialized_max.cast_signed())
+            .bind(context.role)
+            .bind(context.claims)
+            .bind(mutation.number)
+            .bind(mutation.fingerprint.as_slice())
+            .bind(statement.target.relation_id)
+            .bind(Oid(statement.target.oid))
+            .bind(&statement.target.name)
+            .bind(statement.target.secured)
+            .bind(mutation.op == MutationOp::Delete)
+            .bind(&statement.key)
+            .bind(statement.base)
+            .bind(statement.after)
+            .bind(&statement.sql)
+            .bind(&statement.values)
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(Failure::from);
+        match ran {
+            Ok((false, _)) => Ok(None),
+            Ok((true, version)) => Ok(Some(MutationResult {
+                number: MutationNumber(mutation.number.cast_unsigned()),
+                status: MutationStatus::Accepted,
+                version: answered_version(mutation.op, version),
+                code: None,
+                message: None,
+                row: None,
+            })),
+            Err(failure) if failure.useless_connection() => {
+                drop(connection.detach());
+                Err(Failure::Connection)
+            }
+            Err(Failure::Database { sqlstate, .. }) if !sqlstate::is_transient(&sqlstate) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// One transaction, one round trip.
     pub(super) async fn transact(
         &self,
@@ -97,8 +149,7 @@ impl Runner {
             .await
             .and_then(|row| Ran::from_row(&row))
             .map_err(Failure::from);
-        // A trigger that set the session's role for good has made the connection useless: it may not call our function any more.
-        if matches!(&ran, Err(Failure::Database { sqlstate, inside: false }) if sqlstate == "42501") {
+        if ran.as_ref().err().is_some_and(Failure::useless_connection) {
             drop(connection.detach());
             return Err(Failure::Connection);
         }
