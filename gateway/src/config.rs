@@ -33,13 +33,20 @@ pub struct Config {
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The connection string may hold a password.
-        f.debug_struct("Config").field("listen", &self.listen).field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("Config")
+            .field("listen", &self.listen)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
     }
 }
 
 impl Config {
     /// Defaults for this database. `database_name`: the one that is meant (H2).
-    pub fn new(database_url: impl Into<String>, database_name: impl Into<String>, auth: AuthConfig) -> Config {
+    pub fn new(
+        database_url: impl Into<String>,
+        database_name: impl Into<String>,
+        auth: AuthConfig,
+    ) -> Config {
         Config {
             database_url: database_url.into(),
             listen: SocketAddr::from(([127, 0, 0, 1], 8787)),
@@ -171,7 +178,10 @@ impl Limits {
                 bytes_max: self.read_bytes_max,
             },
             page: PageBounds { effects_max: self.page_effects_max, bytes_max: self.page_bytes_max },
-            memory: HubBounds { window_bytes_max: self.window_bytes_max, idle_feeds_max: self.idle_feeds_max },
+            memory: HubBounds {
+                window_bytes_max: self.window_bytes_max,
+                idle_feeds_max: self.idle_feeds_max,
+            },
             rebuild: RebuildBounds {
                 page_rows_max: self.rebuild_rows_max,
                 page_bytes_max: self.rebuild_bytes_max,

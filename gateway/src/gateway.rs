@@ -251,7 +251,10 @@ impl Gateway {
 ///
 /// # Errors
 /// [`GatewayError`].
-pub async fn serve(config: Config, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), GatewayError> {
+pub async fn serve(
+    config: Config,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), GatewayError> {
     let listener = TcpListener::bind(config.listen).await?;
     let gateway = Gateway::start(config).await?;
     let router = gateway.router();

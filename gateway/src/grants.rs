@@ -91,8 +91,11 @@ impl Followed {
             None => Point::GenerationStart,
         };
         let dynamic = held.iter().map(|grant| (grant.scope.clone(), since(grant.since))).collect();
-        let fixed =
-            registry.static_scopes(subject).into_iter().map(|scope| (scope, Point::GenerationStart)).collect();
+        let fixed = registry
+            .static_scopes(subject)
+            .into_iter()
+            .map(|scope| (scope, Point::GenerationStart))
+            .collect();
         let mut followed = Followed { dynamic, fixed, as_of, now: Arc::default() };
         followed.renew();
         followed
@@ -150,7 +153,8 @@ mod tests {
     use super::*;
 
     fn registry(grants: &str) -> Snapshot {
-        Snapshot::from_json(&format!(r#"{{"generation":1,"relations":[],"grants":{grants}}}"#)).expect("a snapshot")
+        Snapshot::from_json(&format!(r#"{{"generation":1,"relations":[],"grants":{grants}}}"#))
+            .expect("a snapshot")
     }
 
     fn change(commit: u64, granted: bool, scope: &str) -> GrantChange {
@@ -164,7 +168,11 @@ mod tests {
 
     #[test]
     fn v7_changes_that_the_evaluation_already_saw_are_not_applied_again() {
-        let held = [HeldGrant { subject: Subject("anna".into()), scope: ScopeName("a".into()), since: Some(Lsn(5)) }];
+        let held = [HeldGrant {
+            subject: Subject("anna".into()),
+            scope: ScopeName("a".into()),
+            since: Some(Lsn(5)),
+        }];
         let mut followed = Followed::new(&Subject("anna".into()), &held, Some(Lsn(10)), &registry("[]"));
         assert!(!followed.apply(&change(7, false, "a")), "the snapshot at 10 saw it given again");
         assert!(followed.apply(&change(11, false, "a")));

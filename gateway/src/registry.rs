@@ -3,7 +3,10 @@
 use sqlx::PgPool;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
-use tidegate_model::{RegistryGeneration, Relation, ScopeName, Snapshot, SnapshotError, TableId, Template, TemplatePart, WritePolicy};
+use tidegate_model::{
+    RegistryGeneration, Relation, ScopeName, Snapshot, SnapshotError, TableId, Template, TemplatePart,
+    WritePolicy,
+};
 use tidegate_protocol::{ColumnSpec, Manifest, TableSpec};
 
 /// Why a snapshot could not be had.
@@ -33,10 +36,7 @@ impl Registries {
     /// Takes a snapshot.
     pub fn insert(&self, snapshot: Snapshot) -> Arc<Snapshot> {
         let snapshot = Arc::new(snapshot);
-        self.0
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(snapshot.generation, snapshot.clone());
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(snapshot.generation, snapshot.clone());
         snapshot
     }
 
@@ -58,11 +58,19 @@ impl Registries {
 }
 
 /// The synced tables whose rows can be in one of `scopes`: what a subject's manifest shows.
-pub fn reachable<'s>(snapshot: &Snapshot, scopes: impl Iterator<Item = &'s ScopeName> + Clone) -> BTreeSet<TableId> {
+pub fn reachable<'s>(
+    snapshot: &Snapshot,
+    scopes: impl Iterator<Item = &'s ScopeName> + Clone,
+) -> BTreeSet<TableId> {
     let reaches = |relation: &Relation| {
         relation.scopes.iter().any(|rule| scopes.clone().any(|scope| can_render(&rule.template, &scope.0)))
     };
-    snapshot.relations.iter().filter(|relation| reaches(relation)).filter_map(|relation| relation.table_id).collect()
+    snapshot
+        .relations
+        .iter()
+        .filter(|relation| reaches(relation))
+        .filter_map(|relation| relation.table_id)
+        .collect()
 }
 
 /// The manifest of these tables.

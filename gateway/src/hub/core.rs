@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use tidegate_log::{ClientKey, Effect, EffectBatch, Interest, Pending, ScopeFacts, TailPosition};
-use tidegate_model::{Lsn, Point, RegistryGeneration, ScopeId, ScopeName, Snapshot as Registry, Subject};
+use tidegate_model::{Lsn, Point, RegistryGeneration, ScopeId, Snapshot as Registry, Subject};
 use tidegate_protocol::ScopeNumber;
 
 use super::mailbox::{Mailbox, Message, Request};
 use super::page::{Page, Press, Stretch};
-use super::{Feed, MemberId};
+use super::{Feed, FeedKey, MemberId};
 use crate::grants::{Followed, SubjectGrants};
 
 /// What one read of the tail was: position and the gate's facts (V2), taken in one statement.
@@ -18,6 +18,8 @@ pub struct Snapshot {
     pub seq: u64,
     /// Everything through here was read.
     pub through: Point,
+    /// The newest transaction that was durable then: no row that anybody read before is newer.
+    pub tip: Point,
     /// Accepted mutations that were neither materialized nor covered.
     pub pending: Pending,
     /// Registry generation in force at the newest transaction.
@@ -51,7 +53,7 @@ pub struct HubBounds {
 struct Member {
     client: ClientKey,
     mailbox: Arc<Mailbox>,
-    scopes: HashSet<ScopeName>,
+    feeds: HashSet<FeedKey>,
 }
 
 struct FeedEntry {
@@ -76,16 +78,15 @@ pub struct Core {
     members: HashMap<MemberId, Member>,
     clients: HashMap<ClientKey, HashMap<MemberId, Arc<Mailbox>>>,
     subjects: HashMap<Subject, SubjectEntry>,
-    feeds: HashMap<ScopeName, FeedEntry>,
-    by_scope: HashMap<ScopeId, ScopeName>,
-    numbers: HashMap<ScopeNumber, ScopeName>,
+    feeds: HashMap<FeedKey, FeedEntry>,
+    by_scope: HashMap<ScopeId, Vec<FeedKey>>,
+    numbers: HashMap<ScopeNumber, FeedKey>,
     /// Scopes that got pages of a transaction whose end has not been read yet.
     parts: HashSet<ScopeNumber>,
-    by_hash: HashMap<[u8; 32], ScopeName>,
-    /// Feeds that the next read must tell about.
-    starting: HashMap<[u8; 32], ScopeName>,
+    /// Feeds that the next read must tell about, by the hash of their scope's name.
+    starting: HashMap<[u8; 32], Vec<FeedKey>>,
     /// Feeds of scopes that do not exist yet.
-    unborn: HashSet<ScopeName>,
+    unborn: HashMap<[u8; 32], Vec<FeedKey>>,
     /// Subjects that the next read must tell about, by hash.
     evaluating: HashMap<[u8; 32], Subject>,
     /// Who waits to be in step, and the first read that will do.
@@ -93,13 +94,18 @@ pub struct Core {
     /// Feeds in the order in which their windows grew.
     window_order: VecDeque<Arc<Feed>>,
     window_bytes: usize,
-    idle: VecDeque<ScopeName>,
+    idle: VecDeque<FeedKey>,
     next_number: u32,
 }
 
 impl Core {
     /// A hub whose tail stands at `position`.
-    pub fn new(press: Arc<Press>, bounds: HubBounds, registry: Arc<Registry>, position: TailPosition) -> Core {
+    pub fn new(
+        press: Arc<Press>,
+        bounds: HubBounds,
+        registry: Arc<Registry>,
+        position: TailPosition,
+    ) -> Core {
         Core {
             press,
             bounds,
@@ -113,9 +119,8 @@ impl Core {
             by_scope: HashMap::new(),
             numbers: HashMap::new(),
             parts: HashSet::new(),
-            by_hash: HashMap::new(),
             starting: HashMap::new(),
-            unborn: HashSet::new(),
+            unborn: HashMap::new(),
             evaluating: HashMap::new(),
             syncing: HashMap::new(),
             window_order: VecDeque::new(),
@@ -155,12 +160,12 @@ impl Core {
     pub fn request(&mut self, request: Request) -> bool {
         match request {
             Request::Register { member, client, mailbox } => self.register(member, client, mailbox),
-            Request::Attach { member, scope } => self.attach(member, scope),
-            Request::Detach { member, scope } => {
+            Request::Attach { member, feed } => self.attach(member, feed),
+            Request::Detach { member, feed } => {
                 if let Some(member) = self.members.get_mut(&member) {
-                    member.scopes.remove(&scope);
+                    member.feeds.remove(&feed);
                 }
-                self.detach(member, &scope);
+                self.detach(member, &feed);
                 false
             }
             Request::Sync { member, urgent } => {
@@ -176,7 +181,6 @@ impl Core {
     }
 
     fn register(&mut self, id: MemberId, client: ClientKey, mailbox: Arc<Mailbox>) -> bool {
-        self.clients.entry(client.clone()).or_default().insert(id, mailbox.clone());
         let entry = self
             .subjects
             .entry(client.subject.clone())
@@ -189,18 +193,19 @@ impl Core {
         let read = known.is_none();
         if let Some(grants) = known {
             mailbox.put(Message::Registered(grants));
+            self.clients.entry(client.clone()).or_default().insert(id, mailbox.clone());
         }
-        self.members.insert(id, Member { client, mailbox, scopes: HashSet::new() });
+        self.members.insert(id, Member { client, mailbox, feeds: HashSet::new() });
         read
     }
 
-    fn attach(&mut self, id: MemberId, scope: ScopeName) -> bool {
+    fn attach(&mut self, id: MemberId, key: FeedKey) -> bool {
         let Some(member) = self.members.get_mut(&id) else { return false };
-        member.scopes.insert(scope.clone());
+        member.feeds.insert(key.clone());
         let mailbox = member.mailbox.clone();
         let entry = self
             .feeds
-            .entry(scope.clone())
+            .entry(key.clone())
             .or_insert_with(|| FeedEntry { feed: None, subscribers: HashMap::new() });
         entry.subscribers.insert(id, mailbox.clone());
         match &entry.feed {
@@ -209,37 +214,47 @@ impl Core {
                 false
             }
             None => {
-                self.starting.insert(scope.hash(), scope);
+                let starting = self.starting.entry(key.scope.hash()).or_default();
+                if !starting.contains(&key) {
+                    starting.push(key);
+                }
                 true
             }
         }
     }
 
-    fn detach(&mut self, id: MemberId, scope: &ScopeName) {
-        let Some(entry) = self.feeds.get_mut(scope) else { return };
+    fn detach(&mut self, id: MemberId, key: &FeedKey) {
+        let Some(entry) = self.feeds.get_mut(key) else { return };
         entry.subscribers.remove(&id);
         if entry.subscribers.is_empty() {
-            self.idle.push_back(scope.clone());
+            self.idle.push_back(key.clone());
             while self.idle.len() > self.bounds.idle_feeds_max {
-                if let Some(scope) = self.idle.pop_front() {
-                    self.forget_if_idle(&scope);
+                if let Some(key) = self.idle.pop_front() {
+                    self.forget_if_idle(&key);
                 }
             }
         }
     }
 
-    fn forget_if_idle(&mut self, scope: &ScopeName) {
-        if self.feeds.get(scope).is_none_or(|entry| !entry.subscribers.is_empty()) {
+    fn forget_if_idle(&mut self, key: &FeedKey) {
+        fn remove<K: std::hash::Hash + Eq>(lists: &mut HashMap<K, Vec<FeedKey>>, at: &K, key: &FeedKey) {
+            if let Some(list) = lists.get_mut(at) {
+                list.retain(|other| other != key);
+                if list.is_empty() {
+                    lists.remove(at);
+                }
+            }
+        }
+        if self.feeds.get(key).is_none_or(|entry| !entry.subscribers.is_empty()) {
             return;
         }
-        let hash = scope.hash();
-        self.starting.remove(&hash);
-        self.by_hash.remove(&hash);
-        self.unborn.remove(scope);
-        if let Some(feed) = self.feeds.remove(scope).and_then(|entry| entry.feed) {
+        let hash = key.scope.hash();
+        remove(&mut self.starting, &hash, key);
+        remove(&mut self.unborn, &hash, key);
+        if let Some(feed) = self.feeds.remove(key).and_then(|entry| entry.feed) {
             self.numbers.remove(&feed.number);
             if let Some(id) = feed.scope() {
-                self.by_scope.remove(&id);
+                remove(&mut self.by_scope, &id, key);
             }
             // Its pages leave the order as they come to its front; their memory counts until then.
             while self.window_order.front().is_some_and(|front| front.number == feed.number) {
@@ -251,8 +266,8 @@ impl Core {
     fn leave(&mut self, id: MemberId) {
         self.syncing.remove(&id);
         let Some(member) = self.members.remove(&id) else { return };
-        for scope in &member.scopes {
-            self.detach(id, scope);
+        for feed in &member.feeds {
+            self.detach(id, feed);
         }
         if let Some(members) = self.clients.get_mut(&member.client) {
             members.remove(&id);
@@ -285,6 +300,7 @@ impl Core {
         let snapshot = Arc::new(Snapshot {
             seq: self.seq,
             through,
+            tip: read.anchor.tip_position().point().max(through),
             pending: read.pending,
             registry: read.anchor.registry,
         });
@@ -358,13 +374,15 @@ impl Core {
         let mut runs: Vec<(Arc<Feed>, &[Effect])> = Vec::new();
         // `effects` come by scope: each run is one scope's.
         for run in effects.chunk_by(|a, b| a.scope == b.scope) {
-            let feed = self.by_scope.get(&run[0].scope).and_then(|scope| self.feeds.get(scope));
-            if let Some(feed) = feed.and_then(|entry| entry.feed.as_ref()) {
-                runs.push((feed.clone(), run));
+            for key in self.by_scope.get(&run[0].scope).into_iter().flatten() {
+                if let Some(feed) = self.feeds.get(key).and_then(|entry| entry.feed.as_ref()) {
+                    runs.push((feed.clone(), run));
+                }
             }
         }
         // V5: a page is its own cut when it is all that anybody here gets from a whole batch.
-        let fin = runs.len() == 1 && through.is_some() && self.parts.is_empty();
+        let one = runs.iter().all(|(_, run)| run[0].scope == runs[0].1[0].scope);
+        let fin = one && through.is_some() && self.parts.is_empty();
         let mut pages = HashMap::with_capacity(runs.len());
         for (feed, run) in runs {
             let goes_on = continues == Some(run[0].scope);
@@ -393,7 +411,9 @@ impl Core {
     fn publish(&mut self, batch: Arc<Batch>) {
         // Who got parts of a large transaction is owed its cut, whatever its last part brings.
         let parts = if batch.complete { std::mem::take(&mut self.parts) } else { HashSet::new() };
-        for number in batch.pages.keys().chain(parts.iter().filter(|number| !batch.pages.contains_key(number))) {
+        for number in
+            batch.pages.keys().chain(parts.iter().filter(|number| !batch.pages.contains_key(number)))
+        {
             let entry = self.numbers.get(number).and_then(|scope| self.feeds.get(scope));
             for mailbox in entry.into_iter().flat_map(|entry| entry.subscribers.values()) {
                 mailbox.batch(&batch);
@@ -417,37 +437,33 @@ impl Core {
     }
 
     fn born(&mut self, id: ScopeId, hash: &[u8; 32]) {
-        let Some(scope) = self.by_hash.get(hash) else { return };
-        if self.unborn.remove(scope) {
-            if let Some(feed) = self.feeds.get(scope).and_then(|entry| entry.feed.as_ref()) {
+        let Some(keys) = self.unborn.remove(hash) else { return };
+        for key in &keys {
+            if let Some(feed) = self.feeds.get(key).and_then(|entry| entry.feed.as_ref()) {
                 feed.exists(id);
             }
-            self.by_scope.insert(id, scope.clone());
         }
+        self.by_scope.entry(id).or_default().extend(keys);
     }
 
     fn start_feeds(&mut self, asked: &[[u8; 32]], facts: &HashMap<[u8; 32], ScopeFacts>, through: Point) {
         for hash in asked {
-            let Some(scope) = self.starting.remove(hash) else { continue };
-            let Some(entry) = self.feeds.get_mut(&scope) else { continue };
             let facts = facts.get(hash);
-            let number = ScopeNumber(self.next_number);
-            self.next_number += 1;
-            let feed = Arc::new(Feed::new(number, scope.clone(), through, facts));
-            entry.feed = Some(feed.clone());
-            for mailbox in entry.subscribers.values() {
-                mailbox.put(Message::Attached(feed.clone()));
-            }
-            match facts {
-                Some(facts) => {
-                    self.by_scope.insert(facts.scope, scope.clone());
+            for key in self.starting.remove(hash).unwrap_or_default() {
+                let Some(entry) = self.feeds.get_mut(&key) else { continue };
+                let number = ScopeNumber(self.next_number);
+                self.next_number += 1;
+                let feed = Arc::new(Feed::new(number, key.clone(), through, facts));
+                entry.feed = Some(feed.clone());
+                for mailbox in entry.subscribers.values() {
+                    mailbox.put(Message::Attached(feed.clone()));
                 }
-                None => {
-                    self.unborn.insert(scope.clone());
+                self.numbers.insert(number, key.clone());
+                match facts {
+                    Some(facts) => self.by_scope.entry(facts.scope).or_default().push(key),
+                    None => self.unborn.entry(*hash).or_default().push(key),
                 }
             }
-            self.numbers.insert(number, scope.clone());
-            self.by_hash.insert(*hash, scope);
         }
     }
 
@@ -461,8 +477,12 @@ impl Core {
             let Some(entry) = self.subjects.get_mut(&subject) else { continue };
             let held = by_subject.get(&subject).map_or(&[][..], Vec::as_slice);
             let followed = Followed::new(&subject, held, as_of, &self.registry);
-            for mailbox in entry.members.values() {
+            for (id, mailbox) in &entry.members {
+                // Batches come from now on, after this message.
                 mailbox.put(Message::Registered(followed.now().clone()));
+                if let Some(member) = self.members.get(id) {
+                    self.clients.entry(member.client.clone()).or_default().insert(*id, mailbox.clone());
+                }
             }
             entry.followed = Some(followed);
         }

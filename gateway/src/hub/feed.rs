@@ -10,13 +10,25 @@ use tidegate_protocol::ScopeNumber;
 
 use super::page::Page;
 
-/// One scope.
+/// Which feed. A number is never used for two subscriptions of one connection, and pages carry it: who begins again on a scope
+/// gets the scope's next feed, shared with everybody who has begun as often.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FeedKey {
+    /// The scope.
+    pub scope: ScopeName,
+    /// How often the connection had begun on it before.
+    pub nth: u32,
+}
+
+/// One feed of one scope.
 #[derive(Debug)]
 pub struct Feed {
     /// Its number on the wire, for as long as this process follows it.
     pub number: ScopeNumber,
-    /// Its name.
+    /// The scope's name.
     pub name: ScopeName,
+    /// See [`FeedKey`].
+    pub nth: u32,
     window: Mutex<Window>,
 }
 
@@ -45,7 +57,7 @@ pub enum Covered {
 
 impl Feed {
     /// A feed that the tail follows from `from` on, of a scope that was `facts` in a snapshot at or after that.
-    pub fn new(number: ScopeNumber, name: ScopeName, from: Point, facts: Option<&ScopeFacts>) -> Feed {
+    pub fn new(number: ScopeNumber, key: FeedKey, from: Point, facts: Option<&ScopeFacts>) -> Feed {
         let window = Window {
             scope: facts.map(|facts| facts.scope),
             from,
@@ -55,7 +67,12 @@ impl Feed {
                 None => (Point::GenerationStart, ScopeState::EMPTY),
             },
         };
-        Feed { number, name, window: Mutex::new(window) }
+        Feed { number, name: key.scope, nth: key.nth, window: Mutex::new(window) }
+    }
+
+    /// Which feed it is.
+    pub fn key(&self) -> FeedKey {
+        FeedKey { scope: self.name.clone(), nth: self.nth }
     }
 
     fn window(&self) -> MutexGuard<'_, Window> {

@@ -4,9 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use tidegate_model::ScopeName;
 
-use super::{Batch, Feed, Snapshot};
+use super::{Batch, Feed, FeedKey, Snapshot};
 use crate::grants::SubjectGrants;
 
 /// One thing for a session.
@@ -179,15 +178,15 @@ pub enum Request {
     Attach {
         /// The session.
         member: super::MemberId,
-        /// The scope.
-        scope: ScopeName,
+        /// Which feed.
+        feed: FeedKey,
     },
     /// Feed it to it no longer.
     Detach {
         /// The session.
         member: super::MemberId,
-        /// The scope.
-        scope: ScopeName,
+        /// Which feed.
+        feed: FeedKey,
     },
     /// Bring it in step; answered by [`Message::Sync`] from a read that begins after this request arrived.
     Sync {

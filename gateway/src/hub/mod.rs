@@ -17,7 +17,7 @@ mod run;
 mod tests;
 
 pub use self::core::{Batch, Core, HubBounds, Snapshot, subject_hash};
-pub use feed::{Covered, Feed};
+pub use feed::{Covered, Feed, FeedKey};
 pub use mailbox::{Mailbox, Message, Request};
 pub use page::{Page, PageBounds, Press, Stretch};
 pub use run::{Epoch, Hub, HubConfig, Seat};

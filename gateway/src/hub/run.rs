@@ -198,10 +198,11 @@ async fn open(pools: &Pools, config: &HubConfig, next_member: &Arc<AtomicU64>) -
     let keys = secrets.into_iter().filter_map(|(id, secret)| Some((id as u32, secret.try_into().ok()?)));
     let keys = CursorKeys::new(keys).ok_or(HubError::NoKeys)?;
     // Nothing of the lineage was committed before its slot's consistent point.
-    let base: String = sqlx::query_scalar("select consistent_lsn::text from tidegate.stream_generation where id = $1")
-        .bind(log.lineage().generation.0)
-        .fetch_one(pool)
-        .await?;
+    let base: String =
+        sqlx::query_scalar("select consistent_lsn::text from tidegate.stream_generation where id = $1")
+            .bind(log.lineage().generation.0)
+            .fetch_one(pool)
+            .await?;
     let registries = Arc::new(Registries::default());
     let registry = registries.load(pool, log.registry()).await?;
     let press = Arc::new(Press {
@@ -267,7 +268,9 @@ async fn follow(
             Ok(batch) => {
                 pause = PAUSE_MIN;
                 let changed = prepare(epoch, &mut core, &batch).await;
-                registry.send_if_modified(|seen| std::mem::replace(seen, batch.anchor.registry) != batch.anchor.registry);
+                registry.send_if_modified(|seen| {
+                    std::mem::replace(seen, batch.anchor.registry) != batch.anchor.registry
+                });
                 fail::fail_point!("gateway::tail::before_publish");
                 core.take(batch, changed);
                 // A part of a large transaction tells nothing to whoever waits.

@@ -113,7 +113,12 @@ struct Cache {
 
 impl Rebuilds {
     /// An empty cache.
-    pub fn new(pool: PgPool, press: Arc<Press>, registries: Arc<Registries>, bounds: RebuildBounds) -> Rebuilds {
+    pub fn new(
+        pool: PgPool,
+        press: Arc<Press>,
+        registries: Arc<Registries>,
+        bounds: RebuildBounds,
+    ) -> Rebuilds {
         let reads = Semaphore::new(bounds.reads_max);
         Rebuilds { pool, press, registries, bounds, reads, cache: Mutex::default() }
     }
@@ -196,6 +201,12 @@ impl Rebuilds {
 }
 
 impl Run {
+    /// A run that only has its beginning.
+    #[cfg(test)]
+    pub(crate) fn beginning_at(earliest: Point) -> Arc<Run> {
+        Arc::new(Run { earliest, relations: Vec::new(), began: Instant::now(), pages: Mutex::default() })
+    }
+
     fn pages(&self) -> MutexGuard<'_, HashMap<After, Arc<OnceCell<Arc<RebuildPage>>>>> {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }

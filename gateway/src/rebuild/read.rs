@@ -37,10 +37,7 @@ impl From<sqlx::Error> for RebuildError {
 impl RebuildError {
     /// Whether the history has been left: asking again is useless.
     pub fn ends_history(&self) -> bool {
-        matches!(
-            self,
-            RebuildError::Log(EffectLogError::LineageChanged(_) | EffectLogError::NoGeneration)
-        )
+        matches!(self, RebuildError::Log(EffectLogError::LineageChanged(_) | EffectLogError::NoGeneration))
     }
 }
 
@@ -81,7 +78,8 @@ impl Rebuilds {
             .fetch_all(&self.pool)
             .await?;
         let anchor = self.anchor(&rows)?;
-        let relations = rows[1..].iter().map(|row| row.try_get(RELATION).map(RelationId)).collect::<Result<_, _>>()?;
+        let relations =
+            rows[1..].iter().map(|row| row.try_get(RELATION).map(RelationId)).collect::<Result<_, _>>()?;
         Ok(std::sync::Arc::new(Run {
             earliest: earliest.unwrap_or(anchor.tip_position().point()),
             relations,

@@ -124,7 +124,8 @@ impl Awaited {
 
     /// Takes what a cut at `at` announces, ascending.
     pub fn announce(&mut self, at: Point) -> Vec<u64> {
-        let numbers: Vec<u64> = self.due.iter().filter(|(_, point)| **point <= at).map(|(number, _)| *number).collect();
+        let numbers: Vec<u64> =
+            self.due.iter().filter(|(_, point)| **point <= at).map(|(number, _)| *number).collect();
         for number in &numbers {
             self.due.remove(number);
             self.announced.insert(*number);

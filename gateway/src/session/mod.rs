@@ -26,17 +26,17 @@ use std::time::{Duration, Instant};
 use tidegate_log::ClientKey;
 use tidegate_model::{Lsn, Point, RegistryGeneration, ScopeName, TableId};
 use tidegate_protocol::{
-    CapturePending, ClientFrame, CloseCode, ErrorCode, ErrorFrame, Materialized, MutationNumber, MutationStatus, Pong, Push,
-    Schema, ScopeNumber, Scopes, ServerFrame, SessionLimits, Void, Welcome,
+    CapturePending, ClientFrame, CloseCode, ErrorCode, ErrorFrame, Materialized, MutationNumber,
+    MutationStatus, Pong, Push, Schema, ScopeNumber, Scopes, ServerFrame, SessionLimits, Void, Welcome,
 };
 use uuid::Uuid;
 
 use crate::grants::SubjectGrants;
-use crate::hub::{Batch, Feed, Message, Page, Press, Snapshot};
+use crate::hub::{Batch, Feed, FeedKey, Message, Page, Press, Snapshot};
 use crate::push::PushReply;
 use crate::rebuild::{RebuildFrom, RebuildPage, RunPosition};
 use crate::registry::{Registries, manifest, reachable};
-use subscription::{Start, Subscription};
+use subscription::{Newest, Start, Subscription};
 
 /// Bounds of one session.
 #[derive(Clone, Debug)]
@@ -102,9 +102,9 @@ pub struct ReadId(u64);
 #[derive(Debug)]
 pub enum Command {
     /// Ask the hub to feed a scope.
-    Attach(ScopeName),
+    Attach(FeedKey),
     /// Ask it to stop.
-    Detach(ScopeName),
+    Detach(FeedKey),
     /// Ask it to bring the session in step.
     Sync {
         /// At once.
@@ -172,9 +172,13 @@ pub struct Session {
     behind: bool,
     /// Pages of joined scopes were sent after the last cut.
     staged: bool,
+    /// The last batch ended inside a source transaction: a scope that joined now would miss the transaction's beginning.
+    inside: bool,
     gate: Gate,
     /// Requested, not fed yet.
     starting: HashMap<ScopeName, Start>,
+    /// How often this connection has begun on each scope: every beginning has a number of its own.
+    begun: HashMap<ScopeName, u32>,
     scopes: BTreeMap<ScopeNumber, Subscription>,
     awaited: Awaited,
     /// The highest number that had run when the session was registered.
@@ -225,8 +229,10 @@ impl Session {
             delivered: Point::GenerationStart,
             behind: false,
             staged: false,
+            inside: false,
             gate: Gate::Closed,
             starting: HashMap::new(),
+            begun: HashMap::new(),
             scopes: BTreeMap::new(),
             awaited: Awaited::default(),
             last_before: last,
@@ -400,6 +406,7 @@ impl Session {
 
     /// Live pages: the usual case, kept short.
     fn on_batch(&mut self, batch: &Batch) {
+        self.inside = !batch.complete;
         if let Some(grants) = batch.grants.get(&self.client.subject) {
             self.take_grants(grants);
         }
@@ -429,7 +436,9 @@ impl Session {
         }
         let mut pages: Vec<(ScopeNumber, &[Arc<Page>])> = Vec::new();
         if batch.pages.len() <= self.scopes.len() {
-            pages.extend(batch.pages.iter().filter(|(number, _)| joined(number)).map(|(n, p)| (*n, p.as_slice())));
+            pages.extend(
+                batch.pages.iter().filter(|(number, _)| joined(number)).map(|(n, p)| (*n, p.as_slice())),
+            );
         } else {
             let numbers = self.scopes.keys().filter(|number| joined(number));
             pages.extend(numbers.filter_map(|number| Some((*number, batch.pages.get(number)?.as_slice()))));
@@ -466,6 +475,7 @@ impl Session {
     }
 
     fn on_sync(&mut self, snapshot: &Snapshot, grants: &Arc<SubjectGrants>, missed: bool) {
+        self.inside = false;
         self.take_grants(grants);
         if missed {
             self.fall_behind();
@@ -497,13 +507,15 @@ impl Session {
             None => {
                 self.gate = Gate::Open(snapshot.through);
                 self.allowance = self.around.bounds.outbox_bytes_max;
-                for subscription in self.scopes.values_mut() {
-                    subscription.rows_ahead = false;
+                for subscription in self.scopes.values_mut().filter(|s| s.rows == Newest::Unknown) {
+                    subscription.rows = Newest::AtMost(snapshot.tip);
                 }
             }
             Some(set) => {
                 if asked {
-                    self.tell_pending(set.as_ref().map(|set| set.iter().copied().collect::<Vec<_>>()).as_deref());
+                    self.tell_pending(
+                        set.as_ref().map(|set| set.iter().copied().collect::<Vec<_>>()).as_deref(),
+                    );
                 }
                 self.gate = Gate::Held(set);
                 self.commands.push_back(Command::Sync { urgent: false });
@@ -524,7 +536,8 @@ impl Session {
 
     fn tell_pending(&mut self, numbers: Option<&[u64]>) {
         const TOLD_MAX: usize = 100;
-        let numbers = numbers.unwrap_or_default().iter().take(TOLD_MAX).copied().map(MutationNumber).collect();
+        let numbers =
+            numbers.unwrap_or_default().iter().take(TOLD_MAX).copied().map(MutationNumber).collect();
         let retry_ms = self.around.bounds.retry.as_millis() as u32;
         self.outbox.frame(CapturePending { numbers, retry_ms });
     }
@@ -568,10 +581,14 @@ impl Session {
         if !self.behind {
             self.delivered = self.delivered.max(through);
         }
-        let numbers: Vec<ScopeNumber> =
-            self.scopes.iter().filter(|(_, subscription)| !subscription.is_joined()).map(|(n, _)| *n).collect();
+        let numbers: Vec<ScopeNumber> = self
+            .scopes
+            .iter()
+            .filter(|(_, subscription)| !subscription.is_joined())
+            .map(|(n, _)| *n)
+            .collect();
         // Pages of a transaction whose end has not been read are staged at the client: nothing joins before its cut.
-        if !self.staged {
+        if !self.staged && !self.inside {
             for number in numbers {
                 self.go_on(number);
             }
@@ -581,15 +598,21 @@ impl Session {
             }
             self.tell_added();
         }
-        if matches!(self.gate, Gate::Open(_)) && !self.scopes.values().any(|subscription| subscription.busy.is_some()) {
+        if matches!(self.gate, Gate::Open(_))
+            && !self.scopes.values().any(|subscription| subscription.busy.is_some())
+        {
             self.gate = Gate::Closed;
         }
     }
 
     /// Brings all joined scopes to `through`, then cuts. False while that takes another read, or room.
     fn round(&mut self, through: Point) -> bool {
-        let numbers: Vec<ScopeNumber> =
-            self.scopes.iter().filter(|(_, subscription)| subscription.is_joined()).map(|(n, _)| *n).collect();
+        let numbers: Vec<ScopeNumber> = self
+            .scopes
+            .iter()
+            .filter(|(_, subscription)| subscription.is_joined())
+            .map(|(n, _)| *n)
+            .collect();
         for number in numbers {
             if !self.bring(number, through) {
                 return false;
@@ -614,7 +637,11 @@ impl Session {
 
     /// A schema version comes before its first use; again when grants have brought tables that it did not show.
     fn tell_schema(&mut self, sv: RegistryGeneration) {
-        if self.proven.as_ref().is_some_and(|(proven, grants)| *proven == sv && Arc::ptr_eq(grants, &self.grants)) {
+        if self
+            .proven
+            .as_ref()
+            .is_some_and(|(proven, grants)| *proven == sv && Arc::ptr_eq(grants, &self.grants))
+        {
             return;
         }
         let Some(snapshot) = self.around.registries.get(sv) else {

@@ -5,11 +5,12 @@ use std::time::Instant;
 use tidegate_log::ScopeState;
 use tidegate_model::{Cursor, CursorError, Lsn, Point, ScopeName};
 use tidegate_protocol::{
-    Bin, ErrorCode, ErrorFrame, Joined, RebuildReason, ScopeNumber, ServerFrame, Subscribe, Subscribed, SubscriptionMode,
+    Bin, ErrorCode, ErrorFrame, Joined, RebuildReason, ScopeNumber, ServerFrame, Subscribe, Subscribed,
+    SubscriptionMode,
 };
 
 use super::{Command, Gate, ReadId, Session};
-use crate::hub::{Covered, Feed, Page};
+use crate::hub::{Covered, Feed, FeedKey, Page};
 use crate::rebuild::{RebuildFrom, RebuildPage, RunPosition};
 
 /// What a subscription begins with.
@@ -17,6 +18,14 @@ use crate::rebuild::{RebuildFrom, RebuildPage, RunPosition};
 pub(super) struct Start {
     pub reference: Option<u64>,
     pub wish: Wish,
+    /// Which feed was asked for.
+    pub nth: u32,
+}
+
+impl Start {
+    fn new(reference: Option<u64>, wish: Wish) -> Start {
+        Start { reference, wish, nth: 0 }
+    }
 }
 
 #[derive(Debug)]
@@ -25,6 +34,8 @@ pub(super) enum Wish {
     Cursor(Vec<u8>),
     Token(Vec<u8>),
     Mismatch,
+    /// Nobody asked: what was under way cannot go on.
+    Again(RebuildReason),
 }
 
 /// How a subscription stands.
@@ -40,6 +51,18 @@ pub(super) enum Phase {
     Joined,
 }
 
+/// How new the newest row of a rebuild may be. Rows are read wherever the database stands, by this process or another: only the
+/// next snapshot of the tail tells a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Newest {
+    /// Nothing was sent, or the session has passed it.
+    Passed,
+    /// To be learnt.
+    Unknown,
+    /// At most this: the scope joins no earlier.
+    AtMost(Point),
+}
+
 /// One scope of one session.
 #[derive(Debug)]
 pub(super) struct Subscription {
@@ -51,8 +74,8 @@ pub(super) struct Subscription {
     pub phase: Phase,
     /// The read under way.
     pub busy: Option<ReadId>,
-    /// Rows were sent that are newer than the operation's point: it joins in a later one.
-    pub rows_ahead: bool,
+    /// How new the rows are that a rebuild has sent.
+    pub rows: Newest,
     reference: Option<u64>,
 }
 
@@ -105,7 +128,7 @@ impl Session {
             let names: Vec<_> = self.grants.scopes().cloned().collect();
             for name in names {
                 let subscribed = self.starting.contains_key(&name) || self.find(&name).is_some();
-                if !subscribed && !self.start(name, Start { reference: Some(reference), wish: Wish::Nothing }) {
+                if !subscribed && !self.start(name, Start::new(Some(reference), Wish::Nothing)) {
                     return;
                 }
             }
@@ -117,7 +140,7 @@ impl Session {
             (None, Some(cursor)) => Wish::Cursor(cursor.0.into_owned()),
             (None, None) => Wish::Nothing,
         };
-        self.start(ScopeName(name.into_owned()), Start { reference: Some(reference), wish });
+        self.start(ScopeName(name.into_owned()), Start::new(Some(reference), wish));
     }
 
     /// False if it was refused.
@@ -130,52 +153,63 @@ impl Session {
             self.error(answer(ErrorCode::ScopeForbidden, "the subject has no grant for this scope"));
             return false;
         }
-        // Subscribing again replaces; the feed stays attached.
-        if let Some(number) = self.find(&name) {
-            self.outbox.drop_scope(number);
-            if let Some(subscription) = self.scopes.remove(&number) {
-                self.begin(subscription.feed, start);
-            }
-            return true;
-        }
-        if let Some(starting) = self.starting.get_mut(&name) {
-            *starting = start;
-            return true;
-        }
+        // Subscribing again ends what was and begins anew.
+        self.unsubscribe(&name);
         if self.subscriptions() >= self.around.bounds.limits.scopes_max as usize {
             self.error(answer(ErrorCode::ScopeLimit, "too many scopes on this socket"));
             return false;
         }
-        self.commands.push_back(Command::Attach(name.clone()));
-        self.starting.insert(name, start);
+        self.ask(name, start);
         true
     }
 
+    /// Asks for a feed whose number this connection has not used.
+    fn ask(&mut self, scope: ScopeName, mut start: Start) {
+        let begun = self.begun.entry(scope.clone()).or_default();
+        start.nth = *begun;
+        *begun += 1;
+        self.commands.push_back(Command::Attach(FeedKey { scope: scope.clone(), nth: start.nth }));
+        self.starting.insert(scope, start);
+    }
+
+    /// Begins again, unasked: the way on from where the subscription stood is not known any more.
+    fn again(&mut self, number: ScopeNumber, reason: RebuildReason) {
+        let Some(subscription) = self.scopes.remove(&number) else { return };
+        self.outbox.drop_scope(number);
+        self.commands.push_back(Command::Detach(subscription.feed.key()));
+        self.ask(subscription.feed.name.clone(), Start::new(subscription.reference, Wish::Again(reason)));
+    }
+
     fn find(&self, name: &ScopeName) -> Option<ScopeNumber> {
-        self.scopes.iter().find(|(_, subscription)| subscription.feed.name == *name).map(|(number, _)| *number)
+        self.scopes
+            .iter()
+            .find(|(_, subscription)| subscription.feed.name == *name)
+            .map(|(number, _)| *number)
     }
 
     pub(super) fn unsubscribe(&mut self, name: &ScopeName) {
-        let starting = self.starting.remove(name).is_some();
-        let number = self.find(name);
-        if let Some(number) = number {
-            self.scopes.remove(&number);
-            self.outbox.drop_scope(number);
+        if let Some(start) = self.starting.remove(name) {
+            self.commands.push_back(Command::Detach(FeedKey { scope: name.clone(), nth: start.nth }));
         }
-        if starting || number.is_some() {
-            self.commands.push_back(Command::Detach(name.clone()));
+        if let Some(number) = self.find(name)
+            && let Some(subscription) = self.scopes.remove(&number)
+        {
+            self.outbox.drop_scope(number);
+            self.commands.push_back(Command::Detach(subscription.feed.key()));
         }
     }
 
     pub(super) fn on_attached(&mut self, feed: Arc<Feed>) {
-        // Not there any more: it was unsubscribed, or taken away, in between.
-        if let Some(start) = self.starting.remove(&feed.name) {
+        // Not there any more, or another beginning by now: it was unsubscribed, or taken away, in between.
+        if self.starting.get(&feed.name).is_some_and(|start| start.nth == feed.nth)
+            && let Some(start) = self.starting.remove(&feed.name)
+        {
             self.begin(feed, start);
         }
     }
 
     fn begin(&mut self, feed: Arc<Feed>, start: Start) {
-        let Start { reference, wish } = start;
+        let Start { reference, wish, .. } = start;
         let name = feed.name.clone();
         let number = feed.number;
         let Some(since) = self.grants.since(&name) else { return };
@@ -186,12 +220,13 @@ impl Session {
             state: None,
             phase: Phase::Catching,
             busy: None,
-            rows_ahead: false,
+            rows: Newest::Passed,
             reference,
         };
         self.scopes.insert(number, subscription);
         match wish {
             Wish::Nothing => self.rebuild(number, RebuildReason::New),
+            Wish::Again(reason) => self.rebuild(number, reason),
             Wish::Mismatch => {
                 tracing::warn!("a client reported that a scope's digest did not match");
                 metrics::counter!("tidegate_digest_mismatches_total").increment(1);
@@ -206,7 +241,9 @@ impl Session {
                 Ok(token) if token.generation != lineage.stream => {
                     self.rebuild(number, RebuildReason::OtherGeneration);
                 }
-                Ok(token) if token.server != lineage.server => self.rebuild(number, RebuildReason::OtherHistory),
+                Ok(token) if token.server != lineage.server => {
+                    self.rebuild(number, RebuildReason::OtherHistory)
+                }
                 Ok(token) if token.earliest < since => self.rebuild(number, RebuildReason::Regranted),
                 Ok(token) => {
                     self.rebuild_from(number, RebuildReason::Continued, RebuildFrom::Token(token));
@@ -218,9 +255,13 @@ impl Session {
                 Ok(cursor) if cursor.generation != lineage.stream => {
                     self.rebuild(number, RebuildReason::OtherGeneration);
                 }
-                Ok(cursor) if cursor.server != lineage.server => self.rebuild(number, RebuildReason::OtherHistory),
+                Ok(cursor) if cursor.server != lineage.server => {
+                    self.rebuild(number, RebuildReason::OtherHistory)
+                }
                 Ok(cursor) if cursor.point < since => self.rebuild(number, RebuildReason::Regranted),
-                Ok(cursor) => self.set_phase(number, Phase::Checking { cursor: Box::new(cursor), ahead: None }),
+                Ok(cursor) => {
+                    self.set_phase(number, Phase::Checking { cursor: Box::new(cursor), ahead: None })
+                }
             },
         }
     }
@@ -232,14 +273,18 @@ impl Session {
         if of_another {
             self.refuse(number, ErrorCode::CursorWrongScope, "the cursor belongs to another scope");
         } else {
-            self.refuse(number, ErrorCode::CursorInvalid, "the cursor is truncated, forged or unreadable here");
+            self.refuse(
+                number,
+                ErrorCode::CursorInvalid,
+                "the cursor is truncated, forged or unreadable here",
+            );
         }
     }
 
     /// Ends a subscription that cannot begin.
     fn refuse(&mut self, number: ScopeNumber, code: ErrorCode, message: &'static str) {
         let Some(subscription) = self.scopes.remove(&number) else { return };
-        self.commands.push_back(Command::Detach(subscription.feed.name.clone()));
+        self.commands.push_back(Command::Detach(subscription.feed.key()));
         let error = ErrorFrame::new(code, message);
         self.error(match subscription.reference {
             Some(reference) => error.answering(reference, "subscribe"),
@@ -322,7 +367,14 @@ impl Session {
         }
     }
 
-    fn read(&mut self, number: ScopeNumber, feed: Arc<Feed>, after: Point, through: Lsn, replay_count_max: u64) {
+    fn read(
+        &mut self,
+        number: ScopeNumber,
+        feed: Arc<Feed>,
+        after: Point,
+        through: Lsn,
+        replay_count_max: u64,
+    ) {
         let id = self.read_id();
         if let Some(subscription) = self.scopes.get_mut(&number) {
             subscription.busy = Some(id);
@@ -353,7 +405,11 @@ impl Session {
             Phase::Joined => {}
             Phase::Checking { .. } => {
                 self.check(number);
-                if self.scopes.get(&number).is_some_and(|s| matches!(s.phase, Phase::Catching | Phase::Rebuilding(_))) {
+                if self
+                    .scopes
+                    .get(&number)
+                    .is_some_and(|s| matches!(s.phase, Phase::Catching | Phase::Rebuilding(_)))
+                {
                     self.go_on(number);
                 }
             }
@@ -370,7 +426,12 @@ impl Session {
                 }
             }
             Phase::Catching => {
-                if !subscription.rows_ahead && self.bring(number, self.delivered) {
+                let joins = match subscription.rows {
+                    Newest::Passed => true,
+                    Newest::Unknown => false,
+                    Newest::AtMost(point) => point <= self.delivered,
+                };
+                if self.bring(number, self.delivered) && joins {
                     self.join(number);
                 }
             }
@@ -386,7 +447,11 @@ impl Session {
         if point > delivered {
             // Of the current history, merely ahead of what this process has read: never a rebuild.
             if now.duration_since(*ahead.get_or_insert(now)) >= ahead_max {
-                self.refuse(number, ErrorCode::CursorAhead, "the cursor is ahead of what this gateway has read");
+                self.refuse(
+                    number,
+                    ErrorCode::CursorAhead,
+                    "the cursor is ahead of what this gateway has read",
+                );
             }
             return;
         }
@@ -430,7 +495,11 @@ impl Session {
         let replay_min = self.around.bounds.replay_min;
         let Some(subscription) = self.scopes.get_mut(&number) else { return };
         if read.before == Before::BelowFloor {
-            self.rebuild(number, RebuildReason::BelowFloor);
+            if matches!(subscription.phase, Phase::Checking { .. }) {
+                self.rebuild(number, RebuildReason::BelowFloor);
+            } else {
+                self.again(number, RebuildReason::BelowFloor);
+            }
             return;
         }
         if let Phase::Checking { .. } = &subscription.phase {
@@ -445,7 +514,8 @@ impl Session {
             };
             self.compare(number, state);
         }
-        let usable = |subscription: &Subscription| matches!(subscription.phase, Phase::Catching | Phase::Joined);
+        let usable =
+            |subscription: &Subscription| matches!(subscription.phase, Phase::Catching | Phase::Joined);
         // V2: the operation that asked for it has ended: what it found is read again in the next.
         if !open || !self.scopes.get(&number).is_some_and(usable) {
             return;
@@ -465,8 +535,7 @@ impl Session {
         if !open || !matches!(subscription.phase, Phase::Rebuilding(_)) {
             return;
         }
-        // The rows may be newer than the operation's point.
-        subscription.rows_ahead = true;
+        subscription.rows = Newest::Unknown;
         if page.done {
             subscription.at = position.run.earliest;
             subscription.state = None;
@@ -484,17 +553,16 @@ impl Session {
         let delivered = self.delivered;
         let Some(subscription) = self.scopes.get_mut(&number) else { return };
         // Unknown only while the facts that the feed began with are ahead of the tail: the next operation will know.
-        let Some(state) = subscription.state.or_else(|| subscription.feed.state_at(delivered)) else { return };
+        let Some(state) = subscription.state.or_else(|| subscription.feed.state_at(delivered)) else {
+            return;
+        };
         subscription.phase = Phase::Joined;
+        subscription.rows = Newest::Passed;
         let feed = subscription.feed.clone();
         self.tell_materialized(delivered);
         let cursor = self.around.press.cursor(&feed.name, delivered, state);
-        let joined = Joined {
-            scope: number,
-            cursor: Bin::from(cursor),
-            count: state.row_count,
-            digest: state.digest,
-        };
+        let joined =
+            Joined { scope: number, cursor: Bin::from(cursor), count: state.row_count, digest: state.digest };
         let frame: ServerFrame<'_> = joined.into();
         self.outbox.scoped(number, frame.encode().into(), true);
     }

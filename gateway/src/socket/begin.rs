@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use tidegate_log::ClientKey;
-use tidegate_protocol::{ClientFrame, CloseCode, ErrorCode, ErrorFrame, Hello, Limits as FrameLimits, PROTOCOL_VERSION};
+use tidegate_protocol::{
+    ClientFrame, CloseCode, ErrorCode, ErrorFrame, Hello, Limits as FrameLimits, PROTOCOL_VERSION,
+};
 use uuid::Uuid;
 
 use crate::auth::Identity;
@@ -32,7 +34,10 @@ pub(super) struct Refused {
 impl Refused {
     pub fn new(code: ErrorCode, message: &'static str) -> Refused {
         let close = code.closes().unwrap_or(CloseCode::GoingAway);
-        Refused { error: Box::new(ErrorFrame { of: Some("hello".into()), ..ErrorFrame::new(code, message) }), close }
+        Refused {
+            error: Box::new(ErrorFrame { of: Some("hello".into()), ..ErrorFrame::new(code, message) }),
+            close,
+        }
     }
 }
 
@@ -57,7 +62,8 @@ pub(super) fn identify(shared: &Shared, hello: &Hello<'_>) -> Result<Arc<Identit
     match shared.auth.authenticate(token, hello.user.as_deref(), SystemTime::now()) {
         Ok(identity) => Ok(Arc::new(identity)),
         Err(error) => {
-            metrics::counter!("tidegate_sessions_refused_total", "code" => error.code().as_str()).increment(1);
+            metrics::counter!("tidegate_sessions_refused_total", "code" => error.code().as_str())
+                .increment(1);
             Err(Refused::new(error.code(), "the token was refused"))
         }
     }
@@ -80,7 +86,8 @@ pub(super) async fn begin(
         Message::Registered(grants) => grants,
         _ => return Err(unavailable()),
     };
-    let mut pusher = shared.pusher.as_ref().map(|pusher| pusher.client(identity.clone(), hello.client, hello.new));
+    let mut pusher =
+        shared.pusher.as_ref().map(|pusher| pusher.client(identity.clone(), hello.client, hello.new));
     let last = match &mut pusher {
         Some(pusher) => match pusher.hello(&hello.awaited, hello.acked).await {
             Ok(marks) => marks.last.0,

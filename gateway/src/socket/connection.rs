@@ -10,7 +10,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 use tidegate_log::Bounds;
 use tidegate_protocol::{
-    Bye, ClientFrame, CloseCode, ErrorCode, ErrorFrame, Limits as FrameLimits, MutationNumber, Push, ServerFrame, Void,
+    Bye, ClientFrame, CloseCode, ErrorCode, ErrorFrame, Limits as FrameLimits, MutationNumber, Push,
+    ServerFrame, Void,
 };
 use tokio::sync::watch;
 use tokio::time::Sleep;
@@ -48,10 +49,8 @@ impl Drop for Admitted<'_> {
 pub(super) async fn run(shared: Arc<Shared>, mut socket: WebSocket) {
     shared.sockets.opened();
     let _counted = Counted(shared.clone());
-    let limits = FrameLimits {
-        frame_bytes_max: shared.limits.frame_bytes_max as usize,
-        ..FrameLimits::FROM_CLIENT
-    };
+    let limits =
+        FrameLimits { frame_bytes_max: shared.limits.frame_bytes_max as usize, ..FrameLimits::FROM_CLIENT };
     let deadline = tokio::time::Instant::now() + shared.limits.hello_timeout;
     let mut draining = shared.draining.clone();
     let first = tokio::select! {
@@ -66,7 +65,12 @@ pub(super) async fn run(shared: Arc<Shared>, mut socket: WebSocket) {
     let bytes = match first {
         Incoming::Frame(bytes) => bytes,
         Incoming::Text => {
-            return refuse(&shared, &mut socket, Refused::new(ErrorCode::MalformedFrame, "frames are binary")).await;
+            return refuse(
+                &shared,
+                &mut socket,
+                Refused::new(ErrorCode::MalformedFrame, "frames are binary"),
+            )
+            .await;
         }
         Incoming::Closed => return,
     };
@@ -74,13 +78,16 @@ pub(super) async fn run(shared: Arc<Shared>, mut socket: WebSocket) {
         Ok(hello) => match begin::identify(&shared, &hello) {
             Ok(identity) => {
                 if !shared.sockets.admit(&identity.subject, shared.limits.subject_sockets_max) {
-                    let refused = Refused::new(ErrorCode::ConnectionLimit, "too many sockets of this subject");
+                    let refused =
+                        Refused::new(ErrorCode::ConnectionLimit, "too many sockets of this subject");
                     return refuse(&shared, &mut socket, refused).await;
                 }
                 let admitted = Admitted(&shared, identity.subject.clone());
                 match tokio::time::timeout_at(deadline, begin::begin(&shared, hello, identity)).await {
                     Ok(begun) => begun.map(|begun| (begun, admitted)),
-                    Err(_) => Err(Refused::new(ErrorCode::Unavailable, "the session could not begin in time")),
+                    Err(_) => {
+                        Err(Refused::new(ErrorCode::Unavailable, "the session could not begin in time"))
+                    }
                 }
             }
             Err(refused) => Err(refused),
@@ -119,8 +126,8 @@ async fn feed(socket: &mut WebSocket, frame: Bytes) {
 async fn goodbye(shared: &Shared, socket: &mut WebSocket, code: CloseCode) {
     // Spread over all clients, so that they do not come back as one.
     let spread = shared.limits.drain_spread.as_millis().max(1);
-    let reconnect_ms = (code == CloseCode::GoingAway)
-        .then(|| (uuid::Uuid::new_v4().as_u128() % spread) as u32);
+    let reconnect_ms =
+        (code == CloseCode::GoingAway).then(|| (uuid::Uuid::new_v4().as_u128() % spread) as u32);
     let bye: ServerFrame<'_> = Bye { reason: code.as_str().into(), reconnect_ms }.into();
     let said = async {
         feed(socket, bye.encode().into()).await;
@@ -129,7 +136,9 @@ async fn goodbye(shared: &Shared, socket: &mut WebSocket, code: CloseCode) {
         }
         let _ = std::future::poll_fn(|context| socket.poll_written(context)).await;
         // What is still under way from the client would make the kernel reset the connection, and lose the goodbye.
-        while !matches!(std::future::poll_fn(|context| socket.poll_incoming(context)).await, Incoming::Closed) {}
+        while !matches!(std::future::poll_fn(|context| socket.poll_incoming(context)).await, Incoming::Closed)
+        {
+        }
     };
     let _ = tokio::time::timeout(GOODBYE, said).await;
 }
@@ -211,7 +220,9 @@ impl<'c> Connection<'c> {
         loop {
             if let Some(code) = self.carry_out().await {
                 // What was said before, such as the error that explains it, goes out first.
-                let _ = tokio::time::timeout(GOODBYE, std::future::poll_fn(|context| self.poll_write(context))).await;
+                let _ =
+                    tokio::time::timeout(GOODBYE, std::future::poll_fn(|context| self.poll_write(context)))
+                        .await;
                 return Some(code);
             }
             let event = std::future::poll_fn(|context| self.poll_event(context)).await;
@@ -340,7 +351,8 @@ impl<'c> Connection<'c> {
                 return self.begun.session.error(error.answering(reference, of));
             }
             if let Err(wait) = self.mutations.take(count, now) {
-                let error = ErrorFrame::new(ErrorCode::RateLimited, "too many mutations").after_ms(millis(wait));
+                let error =
+                    ErrorFrame::new(ErrorCode::RateLimited, "too many mutations").after_ms(millis(wait));
                 return self.begun.session.error(error.answering(reference, of));
             }
         }
@@ -353,8 +365,8 @@ impl<'c> Connection<'c> {
             let member = self.begun.seat.member;
             let epoch = &self.begun.epoch;
             match command {
-                Command::Attach(scope) => self.begun.seat.request(Request::Attach { member, scope }).await,
-                Command::Detach(scope) => self.begun.seat.request(Request::Detach { member, scope }).await,
+                Command::Attach(feed) => self.begun.seat.request(Request::Attach { member, feed }).await,
+                Command::Detach(feed) => self.begun.seat.request(Request::Detach { member, feed }).await,
                 Command::Sync { urgent } => self.begun.seat.request(Request::Sync { member, urgent }).await,
                 Command::ReadScope { id, feed, after, through, replay_count_max } => {
                     let (epoch, limits) = (epoch.clone(), self.shared.limits);
@@ -364,7 +376,8 @@ impl<'c> Connection<'c> {
                         bytes_max: limits.page_bytes_max as u64,
                     };
                     self.work.push(Box::pin(async move {
-                        match work::read_scope(&epoch, &feed, after, through, replay_count_max, bounds).await {
+                        match work::read_scope(&epoch, &feed, after, through, replay_count_max, bounds).await
+                        {
                             Some(pages) => Done::Input(Input::ScopeRead(id, pages)),
                             None => Done::Leave(CloseCode::GoingAway),
                         }
@@ -414,7 +427,8 @@ impl<'c> Connection<'c> {
         self.work.push(Box::pin(async move {
             let (reference, of, numbers, reply) = match asked {
                 Asked::Push(push) => {
-                    let numbers: Vec<MutationNumber> = push.mutations.iter().map(|mutation| mutation.number).collect();
+                    let numbers: Vec<MutationNumber> =
+                        push.mutations.iter().map(|mutation| mutation.number).collect();
                     (push.reference, "push", numbers, pusher.push(&push).await)
                 }
                 Asked::Void(void) => {
@@ -433,14 +447,16 @@ impl<'c> Connection<'c> {
             Ok(identity) => {
                 self.begun.identity = Arc::new(identity);
                 // A push under way ends under the claims that it began with.
-                let renewed = self.begun.pusher.as_mut().map(|pusher| pusher.renew(self.begun.identity.clone()));
+                let renewed =
+                    self.begun.pusher.as_mut().map(|pusher| pusher.renew(self.begun.identity.clone()));
                 if let Some(Err(error)) = renewed {
                     let frame = error.frame(Some(reference), "auth");
                     self.begun.session.error(frame);
                 }
             }
             Err(error) => {
-                let frame = ErrorFrame::new(error.code(), "the token was refused").answering(reference, "auth");
+                let frame =
+                    ErrorFrame::new(error.code(), "the token was refused").answering(reference, "auth");
                 self.begun.session.error(frame);
             }
         }

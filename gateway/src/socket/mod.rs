@@ -38,7 +38,8 @@ async fn upgrade(State(shared): State<Arc<Shared>>, upgrade: WebSocketUpgrade) -
         .max_message_size(shared.limits.frame_bytes_max as usize)
         .max_frame_size(shared.limits.frame_bytes_max as usize);
     if upgrade.selected_protocol().is_none() {
-        return (StatusCode::BAD_REQUEST, format!("the subprotocol {SUBPROTOCOL} is required\n")).into_response();
+        return (StatusCode::BAD_REQUEST, format!("the subprotocol {SUBPROTOCOL} is required\n"))
+            .into_response();
     }
     if *shared.draining.borrow() || shared.sockets.total() >= shared.limits.sockets_max {
         let retry = [(axum::http::header::RETRY_AFTER, "1")];

@@ -42,6 +42,10 @@ mod tests {
         assert_eq!(rate.take(20, start), Ok(()));
         assert_eq!(rate.take(5, start), Err(Duration::from_millis(500)));
         assert_eq!(rate.take(5, start + Duration::from_millis(500)), Ok(()));
-        assert_eq!(rate.take(1000, start + Duration::from_secs(60)), Ok(()), "a large batch only needs a full bucket");
+        assert_eq!(
+            rate.take(1000, start + Duration::from_secs(60)),
+            Ok(()),
+            "a large batch only needs a full bucket"
+        );
     }
 }

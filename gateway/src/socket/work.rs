@@ -11,8 +11,8 @@ use tidegate_log::{Bounds, ClientKey, EffectLogError, EffectPosition, ScopeState
 use tidegate_model::{GenerationId, Lsn, Point};
 
 use crate::hub::{Epoch, Feed, Stretch};
-use crate::registry::RegistryError;
 use crate::rebuild::{RebuildError, RebuildFrom, RebuildPage, RunPosition};
+use crate::registry::RegistryError;
 use crate::session::{Before, ScopePages, Settled};
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
