@@ -15,7 +15,7 @@ use std::time::Instant;
 use tidegate_model::Lsn;
 
 /// A position that the server may be told: everything before it is durable (A5). Earned from a commit or from a recorded idle
-/// observation, never built from a number.
+/// observation, of this session or of an earlier one whose record was read back; never built from a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AckPosition(Lsn);
 
@@ -59,6 +59,11 @@ impl Acknowledger {
             last_idle: now,
             last_read_back: now,
         }
+    }
+
+    /// What an earlier session made durable may be told again: a crash may have come between its commit and its report (A6).
+    pub(crate) fn resumed(&self) -> AckPosition {
+        AckPosition(self.processed)
     }
 
     /// A commit has returned: its boundary may be told. Where our own writes end is learned when the acknowledgement that

@@ -75,6 +75,8 @@ pub struct Limits {
     pub poison_poll_interval: Duration,
     /// How long the creation of a slot may wait for open writers (B1).
     pub slot_creation_timeout: Duration,
+    /// A first start waits until no table has been registered for this long.
+    pub first_start_quiet: Duration,
     /// Shortest time between two notifications (S5: each is a hint).
     pub notify_interval: Duration,
     /// After how long PostgreSQL ends our transaction when this process is stopped in the middle of one.
@@ -103,6 +105,7 @@ impl Default for Limits {
             backoff_max: Duration::from_secs(10),
             poison_poll_interval: Duration::from_secs(1),
             slot_creation_timeout: Duration::from_secs(60),
+            first_start_quiet: Duration::from_secs(1),
             notify_interval: Duration::from_millis(2),
             idle_in_transaction_timeout: Duration::from_secs(60),
         }

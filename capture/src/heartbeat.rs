@@ -36,7 +36,8 @@ impl State {
 /// The heartbeat's content. Its positions may trail durable progress, never lead it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Status {
-    pub(crate) epoch: Option<i64>,
+    /// Whether this worker has claimed the stream: before that it has nothing to say.
+    pub(crate) claimed: bool,
     pub(crate) state: State,
     pub(crate) reason: Option<String>,
     pub(crate) processed: Option<Lsn>,
@@ -54,10 +55,10 @@ pub(crate) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Starts the task. It beats as soon as an epoch is known.
+    /// Starts the task. It beats as soon as the stream has been claimed.
     pub(crate) fn start(endpoint: Endpoint, worker: Uuid, limits: Limits) -> Heartbeat {
         let (status, seen) = watch::channel(Status {
-            epoch: None,
+            claimed: false,
             state: State::Starting,
             reason: None,
             processed: None,
@@ -73,9 +74,9 @@ impl Heartbeat {
     /// Changes the content. A change of state or reason is written at once, positions with the next beat.
     pub(crate) fn update(&self, change: impl FnOnce(&mut Status)) {
         self.status.send_if_modified(|status| {
-            let before = (status.epoch, status.state, status.reason.clone());
+            let before = (status.claimed, status.state, status.reason.clone());
             change(status);
-            before != (status.epoch, status.state, status.reason.clone())
+            before != (status.claimed, status.state, status.reason.clone())
         });
     }
 
@@ -87,7 +88,7 @@ impl Heartbeat {
         });
     }
 
-    /// Completes when a beat found another epoch. Never completes otherwise.
+    /// Completes when a beat found another worker's claim. Never completes otherwise.
     pub(crate) async fn ownership_lost(&self) {
         let mut lost = self.lost.clone();
         if lost.wait_for(|lost| *lost).await.is_err() {
@@ -128,7 +129,7 @@ impl Beats {
     async fn run(mut self) {
         loop {
             let status = self.seen.borrow_and_update().clone();
-            if status.epoch.is_some() {
+            if status.claimed {
                 match self.beat(&status).await {
                     Ok(true) => {}
                     Ok(false) => {
@@ -165,7 +166,7 @@ impl Beats {
             }
         };
         let done = sqlx::query(include_str!("heartbeat.sql"))
-            .bind(status.epoch)
+            .bind(self.worker)
             .bind(status.state.as_str())
             .bind(&status.reason)
             .bind(status.processed.map(SqlLsn))

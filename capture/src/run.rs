@@ -18,7 +18,7 @@ use crate::{CaptureError, baseline, poison, registry};
 use sqlx::PgConnection;
 use std::convert::Infallible;
 use std::time::Instant;
-use tidegate_model::Wake;
+use tidegate_model::{Lsn, Wake};
 
 /// Runs the worker until `shutdown` completes. Dropping the future is as good as a crash: everything durable stays, everything
 /// else comes again.
@@ -53,7 +53,7 @@ pub(crate) async fn session(worker: &mut Worker) -> Result<Infallible, CaptureEr
     let mut sql = connect(worker).await?;
     let claim = worker.claim(&mut sql).await?;
     let stream = match progress::read(&mut sql.writer).await? {
-        Some(stream) => stream,
+        Some(stream) => baseline::finish_left_over(&mut sql.control).await.map(|()| stream)?,
         None => baseline::first_start(worker, &mut sql, claim).await?,
     };
     let retrying = worker.refuse_poison(poison::blocking(&mut sql.control).await?)?;
@@ -74,6 +74,7 @@ pub(crate) async fn session(worker: &mut Worker) -> Result<Infallible, CaptureEr
     )
     .await?;
     let mut acknowledger = Acknowledger::new(&boundary, Instant::now());
+    acknowledger.report(acknowledger.resumed(), &source)?;
     worker.streaming(&stream, boundary.processed);
 
     loop {
@@ -92,7 +93,9 @@ pub(crate) async fn session(worker: &mut Worker) -> Result<Infallible, CaptureEr
         if let Some(failure) = intake.take_failure() {
             return Err(failure);
         }
-        acknowledge(worker, &mut acknowledger, &source, intake.idle(), &stream, claim, &mut sql).await?;
+        let moved =
+            acknowledge(worker, &mut acknowledger, &source, intake.idle(), &stream, claim, &mut sql).await?;
+        materializer.idle(moved);
     }
 }
 
@@ -180,7 +183,7 @@ async fn materialize(
     Ok(done)
 }
 
-/// What acknowledgement owes by now: an idle boundary, a position to be read back.
+/// What acknowledgement owes by now: an idle boundary, a position to be read back. Gives the processed boundary.
 async fn acknowledge(
     worker: &Worker,
     acknowledger: &mut Acknowledger,
@@ -189,7 +192,7 @@ async fn acknowledge(
     stream: &Stream,
     claim: Claim,
     sql: &mut Connections,
-) -> Result<(), CaptureError> {
+) -> Result<Lsn, CaptureError> {
     let limits = &worker.config.limits;
     let now = Instant::now();
     let mut writer =
@@ -206,7 +209,7 @@ async fn acknowledge(
         acknowledger.read_back(&stream.slot, &mut sql.control, &mut writer, now).await?;
         worker.measure_slot(&mut sql.control, &stream.slot).await?;
     }
-    Ok(())
+    Ok(acknowledger.processed())
 }
 
 async fn until(instant: Option<Instant>) {

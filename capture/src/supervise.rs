@@ -4,7 +4,7 @@
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::error::Doing;
-use crate::failure::{Disposition, Fault, INTERNAL_TRIES};
+use crate::failure::{Disposition, Fault, INTERNAL_TRIES, SqlState};
 use crate::heartbeat::{Heartbeat, State};
 use crate::materialize::Materialized;
 use crate::notify::{Hooks, Notifier};
@@ -65,7 +65,7 @@ enum Next {
     /// Try again after a delay.
     Again,
     /// Write a poison record, and wait for an operator.
-    Quarantine(Box<Failure>, Option<crate::failure::SqlState>),
+    Quarantine(Box<Failure>, Option<SqlState>),
     /// A poison record exists: wait for an operator.
     Wait,
     /// Return the error.
@@ -112,7 +112,11 @@ impl Worker {
                     }
                     self.back_off(&error).await;
                 }
-                Next::Quarantine(failure, code) => self.quarantine(&failure, code).await,
+                Next::Quarantine(failure, code) => {
+                    if let Err(error) = self.quarantine(&failure, code).await {
+                        return error;
+                    }
+                }
                 Next::Wait => self.wait_for_operator().await,
             }
         }
@@ -129,12 +133,13 @@ impl Worker {
     }
 
     /// Q1, Q2. A record that cannot be written blocks just as well: it is tried until it is.
-    async fn quarantine(&mut self, failure: &Failure, code: Option<crate::failure::SqlState>) {
+    async fn quarantine(&mut self, failure: &Failure, code: Option<SqlState>) -> Result<(), CaptureError> {
         tracing::error!(%failure, "source transaction quarantined");
         self.heartbeat.state(State::Blocked, Some(CaptureError::blocked(failure.clone()).reason()));
         loop {
             match self.record(failure, code).await {
                 Ok(()) => break,
+                Err(killed @ CaptureError::Killed(_)) => return Err(killed),
                 Err(error) => {
                     tracing::error!(%error, "poison record not written: blocked without one");
                     tokio::time::sleep(self.config.limits.backoff_max).await;
@@ -142,13 +147,10 @@ impl Worker {
             }
         }
         self.wait_for_operator().await;
+        Ok(())
     }
 
-    async fn record(
-        &self,
-        failure: &Failure,
-        code: Option<crate::failure::SqlState>,
-    ) -> Result<(), CaptureError> {
+    async fn record(&self, failure: &Failure, code: Option<SqlState>) -> Result<(), CaptureError> {
         let mut connection = self.control().await?;
         let stream = progress::read(&mut connection).await?;
         let (generation, processed) = stream
@@ -205,7 +207,7 @@ impl Worker {
         }
         let claim = ownership::claim(&mut sql.writer, self.id, &pids, self.claim).await?;
         self.claim = Some(claim);
-        self.heartbeat.update(|status| status.epoch = Some(claim.epoch));
+        self.heartbeat.update(|status| status.claimed = true);
         Ok(claim)
     }
 
@@ -352,7 +354,7 @@ fn refused(doing: &str, fault: &Fault, attempt: Option<Attempt>, internal_failur
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::{SqlState, classify};
+    use crate::failure::classify;
 
     fn failed(code: &str) -> CaptureError {
         let code = SqlState::parse(code).expect("a code");

@@ -1,4 +1,11 @@
 //! The worker against real PostgreSQL servers: tests write through SQL and read what materialization left in the tables.
 
+mod acknowledge;
+mod baseline;
+mod crash;
 mod flow;
+mod grouping;
+mod large;
+mod ownership;
+mod poison;
 mod world;

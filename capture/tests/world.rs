@@ -31,6 +31,8 @@ pub struct World {
 
 impl TestContext for World {
     async fn prepare(server: TestServer) -> Self {
+        // What the worker says is shown with a failing test only.
+        let _ = tracing_subscriber::fmt().with_test_writer().with_max_level(tracing::Level::INFO).try_init();
         let db = LoadedDatabase::new(&server).await;
         World { db, server }
     }
@@ -41,6 +43,8 @@ pub struct Running {
     pub commits: watch::Receiver<Option<Committed>>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<Result<(), CaptureError>>,
+    /// Of a worker that may be paused: a paused thread must not hold up the test's own runtime.
+    apart: Option<tokio::runtime::Runtime>,
 }
 
 impl Running {
@@ -60,7 +64,12 @@ impl Running {
 
     /// Waits for it to end by itself.
     pub async fn ended(mut self) -> CaptureError {
-        within("the worker to end", &mut self.task).await.expect("no panic").expect_err("an error")
+        let error =
+            within("the worker to end", &mut self.task).await.expect("no panic").expect_err("an error");
+        if let Some(runtime) = self.apart {
+            runtime.shutdown_background();
+        }
+        error
     }
 
     pub fn is_running(&self) -> bool {
@@ -86,6 +95,7 @@ impl World {
         config.limits.acknowledge_interval = Duration::from_millis(50);
         config.limits.heartbeat_interval = Duration::from_millis(100);
         config.limits.poison_poll_interval = Duration::from_millis(20);
+        config.limits.first_start_quiet = Duration::ZERO;
         config.limits.backoff_min = Duration::from_millis(20);
         config.limits.backoff_max = Duration::from_millis(200);
         config
@@ -96,9 +106,26 @@ impl World {
     }
 
     pub fn start_with(&self, config: Config) -> Running {
+        self.start_on(config, None)
+    }
+
+    /// A worker on a runtime of its own.
+    pub fn start_apart(&self) -> Running {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(4)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        self.start_on(self.config(), Some(runtime))
+    }
+
+    fn start_on(&self, config: Config, apart: Option<tokio::runtime::Runtime>) -> Running {
         let (committed, commits) = watch::channel(None);
-        let hooks =
-            Hooks { on_committed: Some(Arc::new(move |commit| drop(committed.send_replace(Some(commit))))) };
+        let hooks = Hooks {
+            on_committed: Some(Arc::new(move |commit| {
+                committed.send_replace(Some(commit));
+            })),
+        };
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move {
             // A dropped sender is not a request to stop.
@@ -106,8 +133,12 @@ impl World {
                 std::future::pending::<()>().await;
             }
         };
-        let task = tokio::spawn(tidegate_capture::run(config, shutdown, hooks));
-        Running { commits, stop: Some(stop), task }
+        let worker = tidegate_capture::run(config, shutdown, hooks);
+        let task = match &apart {
+            Some(runtime) => runtime.spawn(worker),
+            None => tokio::spawn(worker),
+        };
+        Running { commits, stop: Some(stop), task, apart }
     }
 
     /// Runs statements in one simple query: one transaction unless they say otherwise.
@@ -132,10 +163,19 @@ impl World {
         self.scalar::<Option<String>>(sql).await.unwrap_or_default()
     }
 
+    /// Whether a query gives true; no row is no.
+    async fn holds(&self, sql: &str) -> bool {
+        let found: Option<Option<bool>> = sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
+            .fetch_optional(self.pool())
+            .await
+            .unwrap_or_else(|e| panic!("{sql}: {e}"));
+        found.flatten().unwrap_or(false)
+    }
+
     /// Waits until a query gives true. For facts whose only signal is the database itself.
     pub async fn until(&self, what: &str, sql: &str) {
         within(what, async {
-            while !self.scalar::<Option<bool>>(sql).await.unwrap_or(false) {
+            while !self.holds(sql).await {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         })
@@ -147,6 +187,14 @@ impl World {
         let state = "select exists (select from tidegate.progress)
             and exists (select from tidegate.worker_heartbeat h join tidegate.worker w using (epoch) where h.state = 'streaming')";
         self.until("streaming", state).await;
+    }
+
+    /// Stops a worker and waits until the server knows.
+    pub async fn stop_and_release(&self, worker: Running) {
+        worker.stop().await;
+        let free =
+            "select not active from pg_replication_slots join tidegate.stream_generation using (slot_name)";
+        self.until("the slot to be free", free).await;
     }
 
     /// Everything committed before this call is durable afterwards.

@@ -25,10 +25,15 @@ pub(super) struct Exported {
 const SHOW_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What must hold before a slot is worth creating.
-pub(super) async fn check_prerequisites(control: &mut PgConnection) -> Result<(), CaptureError> {
-    let (version, wal_level, publication, prepared): (i32, String, bool, i64) = sqlx::query_as(
+pub(super) async fn check_prerequisites(
+    control: &mut PgConnection,
+    quiet: Duration,
+) -> Result<(), CaptureError> {
+    let (version, wal_level, publication, registered, prepared): (i32, String, bool, Option<f64>, i64) = sqlx::query_as(
         "select current_setting('server_version_num')::int4, current_setting('wal_level'),
-                exists (select from pg_publication where pubname = 'tidegate'), (select count(*) from pg_prepared_xacts)",
+                exists (select from pg_publication where pubname = 'tidegate'),
+                (select extract(epoch from clock_timestamp() - max(registered_at))::float8 from tidegate.relation where state = 'active'),
+                (select count(*) from pg_prepared_xacts)",
     )
     .fetch_one(control)
     .await
@@ -41,7 +46,19 @@ pub(super) async fn check_prerequisites(control: &mut PgConnection) -> Result<()
     }
     if !publication {
         // A slot decodes with the catalog of its time: one that is older than the publication could never decode a row.
-        return Err(CaptureError::Waiting("nothing is registered yet: register a table first".into()));
+        return Err(CaptureError::Waiting(
+            "the publication tidegate does not exist: run `tidegate migrate`".into(),
+        ));
+    }
+    // Once a stream exists, a table that holds rows can no longer simply be registered: what is being registered now is let in.
+    match registered {
+        None => {
+            return Err(CaptureError::Waiting("nothing is registered yet: register a table first".into()));
+        }
+        Some(age) if age < quiet.as_secs_f64() => {
+            return Err(CaptureError::Waiting("tables are being registered".into()));
+        }
+        Some(_) => {}
     }
     if prepared > 0 {
         let what = format!(

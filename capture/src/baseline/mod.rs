@@ -55,9 +55,17 @@ pub(crate) async fn first_start(
         .ok_or_else(|| Refusal::Inconsistent("an activated baseline left no progress").into())
 }
 
+/// B11, B12: what a process that died right after an activation, or in a first start that another process completed, left behind.
+pub(crate) async fn finish_left_over(control: &mut PgConnection) -> Result<(), CaptureError> {
+    for candidate in record::activated(control).await? {
+        activate::clean(control, &candidate).await?;
+    }
+    record::discard_all(control).await
+}
+
 /// recorded → slot_created → staged
 async fn make_stage(worker: &Worker, sql: &mut Connections) -> Result<Staged, CaptureError> {
-    candidate::check_prerequisites(&mut sql.control).await?;
+    candidate::check_prerequisites(&mut sql.control, worker.config.limits.first_start_quiet).await?;
     let candidate = record::begin(&mut sql.control, worker.endpoint.database()).await?;
     fail_point!(BASELINE_RECORDED);
     let made = async {

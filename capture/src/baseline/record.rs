@@ -146,26 +146,53 @@ pub(super) async fn sweep(
     connection: &mut PgConnection,
     database: &str,
 ) -> Result<Option<Staged>, CaptureError> {
-    let left: Vec<(Uuid, String, i32, String)> = sqlx::query_as(
-        "select r.reset_id, r.slot_name::text, r.state_id, r.phase from tidegate.stream_reset r
-         where r.kind = 'first_start' and (r.phase not in ('activated', 'cleaned', 'discarded')
-             or r.phase = 'discarded' and exists (select from pg_replication_slots s where s.slot_name = r.slot_name))
-         order by r.started_at desc",
-    )
-    .fetch_all(&mut *connection)
-    .await
-    .doing("look for unfinished baselines")?;
     let mut resumable = None;
-    for (reset, slot, state, phase) in left {
-        let candidate = Candidate { reset, slot, state: StateId(state) };
+    for (candidate, phase) in left_over(connection).await? {
         let is_staged = matches!(phase.as_str(), "staged" | "caught_up" | "verified");
         if is_staged && resumable.is_none() && is_alive(connection, &candidate, database).await? {
-            resumable = staged(connection, reset).await?;
+            resumable = staged(connection, candidate.reset).await?;
             continue;
         }
         discard(connection, &candidate, "left behind by a process that died").await?;
     }
     Ok(resumable)
+}
+
+/// Activated ones whose scaffolding is still there.
+pub(super) async fn activated(connection: &mut PgConnection) -> Result<Vec<Candidate>, CaptureError> {
+    let rows: Vec<(Uuid, String, i32)> = sqlx::query_as(
+        "select reset_id, slot_name::text, state_id from tidegate.stream_reset where kind = 'first_start' and phase = 'activated'",
+    )
+    .fetch_all(connection)
+    .await
+    .doing("look for unfinished baselines")?;
+    Ok(rows
+        .into_iter()
+        .map(|(reset, slot, state)| Candidate { reset, slot, state: StateId(state) })
+        .collect())
+}
+
+/// Once a stream exists, no other first start may be resumed.
+pub(super) async fn discard_all(connection: &mut PgConnection) -> Result<(), CaptureError> {
+    for candidate in left_over(connection).await?.into_iter().map(|(candidate, _)| candidate) {
+        discard(connection, &candidate, "another first start was activated").await?;
+    }
+    Ok(())
+}
+
+/// First starts that were never activated and still have something: newest first, with their phase.
+async fn left_over(connection: &mut PgConnection) -> Result<Vec<(Candidate, String)>, CaptureError> {
+    let rows: Vec<(Uuid, String, i32, String)> = sqlx::query_as(
+        "select r.reset_id, r.slot_name::text, r.state_id, r.phase from tidegate.stream_reset r
+         where r.kind = 'first_start' and (r.phase not in ('activated', 'cleaned', 'discarded')
+             or r.phase = 'discarded' and exists (select from pg_replication_slots s where s.slot_name = r.slot_name))
+         order by r.started_at desc",
+    )
+    .fetch_all(connection)
+    .await
+    .doing("look for unfinished baselines")?;
+    let candidate = |(reset, slot, state, phase)| (Candidate { reset, slot, state: StateId(state) }, phase);
+    Ok(rows.into_iter().map(candidate).collect())
 }
 
 async fn is_alive(

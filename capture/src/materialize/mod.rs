@@ -109,6 +109,12 @@ impl Materializer {
         !transaction.fits(&self.piece)
     }
 
+    /// The boundary has moved without a transaction.
+    pub(crate) fn idle(&mut self, processed: Lsn) {
+        debug_assert!(processed >= self.processed, "the processed boundary never moves back");
+        self.processed = processed;
+    }
+
     /// R3: whether this identity is durable already.
     pub(crate) fn is_replay(&self, header: &Header) -> bool {
         header.commit_lsn < self.processed

@@ -1,0 +1,150 @@
+//! Killed at every arrow, and again: what is durable stays, everything else comes again, nothing comes twice.
+
+use crate::world::{ITEMS, World};
+use std::time::Duration;
+use tidegate_capture::{CaptureError, failpoints as at};
+use tidegate_embedded::pg_test;
+
+async fn is_killed(worker: crate::world::Running, name: &str) {
+    let error = worker.ended().await;
+    assert!(matches!(error, CaptureError::Killed(point) if point == name), "{name}: {error}");
+}
+
+pg_test!(
+    Slots,
+    async fn a6_a_kill_at_any_arrow_produces_no_second_effect_and_loses_none(world: World) {
+        world.sql(ITEMS).await;
+        let worker = world.start();
+        world.until_streaming().await;
+        worker.kill().await;
+        let mut written = 0;
+        let points = [
+            at::OWNERSHIP_CLAIMED,
+            at::SLOT_RECONCILED,
+            at::STREAM_STARTED,
+            at::TRANSACTION_ASSEMBLED,
+            at::TRANSACTION_PAIRED,
+            at::MATERIALIZE_BEGUN,
+            at::MATERIALIZE_READ,
+            at::MATERIALIZE_WRITTEN,
+            at::MATERIALIZE_COMMITTED,
+            at::STATUS_REPORTED,
+            at::SLOT_READ_BACK,
+            at::ACKNOWLEDGED,
+        ];
+        for name in points {
+            fail::cfg(name, "return").expect("fail point");
+            let worker = world.start();
+            world.sql(&format!("insert into items values ('{written}', 'L1', 0, ''); update items set n = n + 1 where id = '0'")).await;
+            written += 1;
+            is_killed(worker, name).await;
+            fail::remove(name);
+            let worker = world.start();
+            world.settle().await;
+            let (transactions, effects, events): (i64, i64, i64) = (
+                world
+                    .scalar("select count(*) filter (where event_count > 0) from tidegate.source_transaction")
+                    .await,
+                world.scalar("select count(*) from tidegate.effect").await,
+                world.scalar("select sum(event_count)::int8 from tidegate.source_transaction").await,
+            );
+            // The first transaction nets its insert and update of one row into one effect.
+            assert_eq!((transactions, effects, events), (written, 2 * written - 1, 2 * written), "{name}");
+            world.assert_consistent().await;
+            worker.kill().await;
+        }
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn a6_a_kill_between_idle_record_and_report_is_adopted_or_advanced(world: World) {
+        world.sql(ITEMS).await;
+        let mut config = world.config();
+        (config.limits.idle_ack_interval, config.limits.idle_ack_bytes_min) = (Duration::ZERO, 1);
+        let worker = world.start_with(config.clone());
+        world.until_streaming().await;
+        worker.kill().await;
+        fail::cfg(at::IDLE_RECORDED, "return").expect("fail point");
+        let worker = world.start_with(config.clone());
+        world.sql("create table public.noise as select generate_series(1, 10000)").await;
+        is_killed(worker, at::IDLE_RECORDED).await;
+        fail::remove(at::IDLE_RECORDED);
+        let worker = world.start_with(config);
+        world.sql("insert into items values ('a', 'L1')").await;
+        world.settle().await;
+        world.assert_consistent().await;
+        worker.stop().await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn q2_a_kill_before_the_poison_record_leaves_the_stream_blocked(world: World) {
+        world.sql(ITEMS).await;
+        let worker = world.start();
+        world.until_streaming().await;
+        fail::cfg(at::POISON_BEFORE_RECORD, "return").expect("fail point");
+        world.sql("select pg_logical_emit_message(true, 'tidegate.marker', 'malformed')").await;
+        world.sql("insert into items values ('a', 'L1')").await;
+        is_killed(worker, at::POISON_BEFORE_RECORD).await;
+        fail::remove(at::POISON_BEFORE_RECORD);
+        let worker = world.start();
+        world.until("poison", "select exists (select from tidegate.poison where status = 'active')").await;
+        assert_eq!(world.scalar::<i64>("select count(*) from tidegate.effect").await, 0);
+        worker.stop().await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn b12_a_baseline_killed_in_any_phase_resumes_or_starts_over(world: World) {
+        world.sql(ITEMS).await;
+        world
+            .sql("insert into items select g::text, 'L' || g % 7, g, 'x' from generate_series(1, 500) g")
+            .await;
+        let points = [
+            at::BASELINE_RECORDED,
+            at::BASELINE_SLOT_CREATED,
+            at::BASELINE_SLOT_RECORDED,
+            at::BASELINE_COPIED,
+            at::BASELINE_STAGED,
+            at::BASELINE_MARKED,
+            at::BASELINE_CAUGHT_UP,
+            at::BASELINE_VERIFIED,
+            at::BASELINE_ACTIVATING,
+        ];
+        for (round, name) in points.into_iter().enumerate() {
+            fail::cfg(name, "return").expect("fail point");
+            let worker = world.start();
+            is_killed(worker, name).await;
+            fail::remove(name);
+            world
+                .sql(&format!(
+                    "update items set n = n + 1 where id = '{}'; insert into items values ('r{round}', 'L0')",
+                    round + 1
+                ))
+                .await;
+            assert_eq!(world.scalar::<i64>("select count(*) from tidegate.progress").await, 0, "{name}");
+        }
+        fail::cfg(at::BASELINE_ACTIVATED, "return").expect("fail point");
+        is_killed(world.start(), at::BASELINE_ACTIVATED).await;
+        fail::remove(at::BASELINE_ACTIVATED);
+        let worker = world.start();
+        world.until_streaming().await;
+        world.sql("insert into items values ('last', 'L0')").await;
+        world.settle().await;
+        world.assert_consistent().await;
+        let slots = "select count(*) from pg_replication_slots where database = current_database()";
+        assert_eq!(world.scalar::<i64>(slots).await, 1, "no slot without a use is left");
+        world
+            .until(
+                "the clean-up",
+                "select bool_and(phase in ('cleaned', 'discarded')) from tidegate.stream_reset",
+            )
+            .await;
+        let states = "select count(distinct substring(relname from '^s[0-9]+')) from pg_class where relnamespace = 'tidegate_projection'::regnamespace and relkind = 'r'";
+        assert_eq!(world.scalar::<i64>(states).await, 1, "no stage is left");
+        worker.stop().await;
+    }
+);
