@@ -42,6 +42,10 @@ fn write(op: MutationOp, id: i64, cols: Vec<(&'static str, &'static str)>) -> Wr
     Write { table: None, op, key: Value::Int(id), base: Base::None, cols }
 }
 
+pub fn text(value: &'static str) -> Value<'static> {
+    Value::Str(value.into())
+}
+
 pub fn insert(id: i64, owner: &'static str, title: &'static str) -> Write {
     write(MutationOp::Insert, id, vec![("owner", owner), ("title", title)])
 }

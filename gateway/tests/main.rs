@@ -3,4 +3,7 @@
 mod auth;
 mod fixture;
 mod push;
+mod push_failures;
+mod push_refusals;
+mod push_values;
 mod readiness;

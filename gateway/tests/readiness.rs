@@ -15,6 +15,7 @@ use tower::ServiceExt;
 
 /// A stream at work, as far as the tables tell.
 async fn start_stream(f: &Fixture) {
+    f.sql("select pg_create_logical_replication_slot('tidegate_' || substr(md5(current_database()), 1, 8), 'pgoutput')").await;
     f.sql(include_str!("readiness_started.sql")).await;
 }
 

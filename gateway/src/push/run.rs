@@ -146,7 +146,7 @@ impl Runner {
             let together = push.atomic || !(one_by_one || targets.defers);
             let end = if together { count } else { done + 1 };
             let unit = &mutations[done..end];
-            if let [mutation] = &unit[..]
+            if let [mutation] = unit
                 && usual
                 && !targets.defers
                 && !context.prune

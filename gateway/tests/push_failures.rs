@@ -1,0 +1,154 @@
+//! Pushes where something else fails or is full: timeouts, a killed server, limits, a registry that moves on.
+
+use crate::fixture::{Fixture, Write, codes, insert, one, statuses, update};
+use sqlx::{Connection, Executor};
+use tidegate_embedded::pg_test;
+use tidegate_embedded::testing::TestServer;
+use tidegate_model::RegistryGeneration;
+use tidegate_protocol::{ErrorCode, MutationStatus};
+use uuid::Uuid;
+
+pg_test!(
+    NoSlots,
+    async fn v3_a_statement_timeout_is_an_error_and_never_an_outcome(f: Fixture) {
+        f.sql("create function public.slow() returns trigger language plpgsql as $$ begin \
+                 if new.title = 'slow' and exists (select from public.word where id = 'slow') then perform pg_sleep(60); end if; return new; end $$; \
+               create trigger slow before insert on public.item for each row execute function public.slow(); insert into public.word values ('slow'); \
+               grant select on public.word to public; alter table public.word disable row level security")
+            .await;
+        let mut client = f.client("ann", true);
+        let push = f.push(
+            1,
+            false,
+            vec![insert(1, "ann", "quick"), insert(2, "ann", "slow"), insert(3, "ann", "after")],
+        );
+        let reply = client.push(&push).await;
+        assert_eq!(statuses(&reply), ["accepted"], "what was quick is decided");
+        let error = reply.error.expect("an error");
+        assert_eq!((error.code, error.code.retryable()), (ErrorCode::Unavailable, true));
+        f.sql("delete from public.word").await;
+        assert_eq!(statuses(&client.push(&push).await), ["accepted"; 3]);
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn v2_too_many_unmaterialized_mutations_are_capture_behind(f: Fixture) {
+        let mut client = f.client("ann", true);
+        let many =
+            |from: i64, count: i64| (from..from + count).map(|id| insert(id, "ann", "a")).collect::<Vec<_>>();
+        for first in [1, 101, 201] {
+            let reply = client.push(&f.push(first, false, many(first as i64, 100))).await;
+            assert_eq!(reply.results.len(), 100, "{:?}", reply.error);
+        }
+        let push = f.push(301, false, many(301, 1));
+        let reply = client.push(&push).await;
+        let error = reply.error.expect("an error");
+        assert_eq!((error.code, error.retry_after_ms.is_some()), (ErrorCode::CaptureBehind, true));
+        assert!(reply.results.is_empty());
+        let again = client.push(&f.push(201, false, many(201, 100))).await;
+        assert_eq!(statuses(&again), ["accepted"; 100], "stored outcomes are still told");
+        f.sql("update tidegate.write_fence set generation = 1, materialized_commit_lsn = '0/1' where number <= 50").await;
+        assert_eq!(statuses(&client.push(&push).await), ["accepted"]);
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn pushes_follow_the_registry(f: Fixture) {
+        let mut client = f.client("ann", true);
+        assert_eq!(codes(&client.push(&f.push(1, false, vec![insert(1, "ann", "a")])).await), [""]);
+        f.sql("create table public.late (id bigint primary key, owner text); grant all on public.late to public; \
+               select tidegate.register_table('public.late', '{\"write\": \"enabled\", \"unrestricted\": true, \"scopes\": [{\"name\": \"late\"}]}')")
+            .await;
+        let late = f.table("late").await;
+        let mut push = f.push(2, false, vec![Write { table: Some(late), cols: vec![], ..insert(1, "", "") }]);
+        push.sv = RegistryGeneration(f.generation().await);
+        assert_eq!(
+            codes(&client.push(&push).await),
+            [""],
+            "a push under a newer schema version makes us look"
+        );
+        f.sql("select tidegate.register_table('public.item', '{\"write\": \"read_only\", \"scopes\": [{\"name\": \"user:{owner}\"}]}')").await;
+        let reply = client.push(&f.push(3, false, vec![insert(2, "ann", "a")])).await;
+        assert_eq!(codes(&reply), ["not_writable"], "and the statement is never run under an older registry");
+        let mut push = f.push(4, false, vec![update(1, "a")]);
+        push.sv = RegistryGeneration(999);
+        assert_eq!(client.push(&push).await.error.map(|error| error.code), Some(ErrorCode::SchemaUnknown));
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn limits_are_named(f: Fixture) {
+        let mut client = f.client("ann", true);
+        let many = (1..=201).map(|id| insert(id, "ann", "a")).collect();
+        let reply = client.push(&f.push(1, false, many)).await;
+        assert_eq!(reply.error.map(|error| error.code), Some(ErrorCode::BatchTooLarge));
+        let reply = client.push(&f.push(1, false, vec![])).await;
+        assert_eq!(reply.error.map(|error| error.code), Some(ErrorCode::MalformedFrame));
+        assert_eq!(f.count("select count(*) from tidegate.client").await, 0);
+    }
+);
+
+pg_test!(
+    Private,
+    async fn wr01_a_push_survives_a_killed_server(server: TestServer) {
+        let f = Fixture::on(&server).await;
+        let mut client = f.client("ann", true);
+        assert_eq!(
+            statuses(&client.push(&f.push(1, false, vec![insert(1, "ann", "a")])).await),
+            ["accepted"]
+        );
+        server.kill().expect("kill");
+        let push = f.push(2, false, vec![insert(2, "ann", "b")]);
+        let reply = client.push(&push).await;
+        assert_eq!(reply.error.map(|error| error.code), Some(ErrorCode::Unavailable));
+        server.start().expect("start");
+        assert_eq!(
+            statuses(&client.push(&push).await),
+            ["accepted"],
+            "dead connections are replaced by themselves"
+        );
+        assert_eq!(
+            one(&client.push(&f.push(1, false, vec![insert(1, "ann", "a")])).await),
+            MutationStatus::Accepted
+        );
+        f.close().await;
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn a_full_queue_is_unavailable_with_a_hint(f: Fixture) {
+        f.sql("insert into public.item (id, owner) values (1, 'ann')").await;
+        let pusher = f.small_pusher().await;
+        let mut writer = sqlx::PgConnection::connect(&f.db.url()).await.expect("a connection");
+        writer.execute("begin; update public.item set rev = 2 where id = 1").await.expect("an update");
+        let mut runs = Vec::new();
+        for _ in 0..2 {
+            let mut client = f.client_at(&pusher, Uuid::new_v4(), "ann", true);
+            let push = f.push(1, false, vec![update(1, "x")]);
+            runs.push(tokio::spawn(async move { client.push(&push).await }));
+        }
+        f.wait_until_a_push_waits_for_a_lock().await;
+        // One runs and one waits for its place, or is about to: a third finds the queue full once it does.
+        let refused = loop {
+            let mut client = f.client_at(&pusher, Uuid::new_v4(), "ann", true);
+            let mut probe = tokio::spawn({
+                let push = f.push(1, false, vec![update(2, "x")]);
+                async move { client.push(&push).await }
+            });
+            tokio::select! {
+                reply = &mut probe => break reply.expect("no panic"),
+                () = f.wait_until_a_push_waits_for_a_lock() => probe.abort(),
+            }
+        };
+        let error = refused.error.expect("an error");
+        assert_eq!((error.code, error.retry_after_ms.is_some()), (ErrorCode::Unavailable, true));
+        writer.execute("commit").await.expect("commit");
+        for run in runs {
+            assert_eq!(statuses(&run.await.expect("no panic")), ["accepted"]);
+        }
+    }
+);
