@@ -5,32 +5,18 @@
  * What no column can hold is refused here, before it is queued, with an error that names the column and never the value.
  */
 
-import { text } from './bytes.ts';
 import { SyncError } from './errors.ts';
 import { Float, type Wire } from './protocol/encode.ts';
+import type { Packed } from './protocol/msgpack.ts';
 import type { ColumnSpec, ScalarType, WireType } from './schema.ts';
 
-/** Reads a value of a received row; its texts are still bytes. */
-export function fromWire(type: WireType, value: unknown): unknown {
-  if (value === null || value === undefined) return null;
-  if (type.startsWith('array:')) {
-    const element = type.slice(6) as ScalarType;
-    return Array.isArray(value) ? value.map((item) => fromWire(element, item)) : text(value as Uint8Array);
-  }
-  switch (type) {
-    case 'bool':
-      return value;
-    case 'int':
-    case 'float32':
-    case 'float64':
-      return Number(value);
-    case 'int64':
-      return BigInt(value as number | bigint);
-    case 'bytes':
-      return (value as Uint8Array).slice();
-    default:
-      return text(value as Uint8Array);
-  }
+/** Reads a value of a received row. */
+export function fromWire(type: WireType, value: Packed | undefined): unknown {
+  if (value == null) return null;
+  if (Array.isArray(value)) return value.map((item) => fromWire(type.slice(6) as ScalarType, item));
+  if (value instanceof Float) return value.value;
+  if (value instanceof Uint8Array) return value.slice();
+  return type === 'int64' ? BigInt(value as number | bigint) : value;
 }
 
 /** Checks a value that an application writes and gives its canonical JavaScript form: what a row with it would hold. */

@@ -1,7 +1,7 @@
 /** Row and scope digests (V4): they prove that a client holds exactly a scope's rows. Bytes are hashed as received. */
 
-import { sha256 } from '@noble/hashes/sha2.js';
 import { keyDigestBytes, type RowKey } from './key.ts';
+import { sha256 } from './sha256.ts';
 
 const MASK = (1n << 128n) - 1n;
 
@@ -11,17 +11,20 @@ const MASK = (1n << 128n) - 1n;
  */
 export function rowDigest(table: number, key: RowKey, version: Uint8Array, row: Uint8Array): bigint {
   const keyBytes = keyDigestBytes(key);
-  const head = new Uint8Array(8 + keyBytes.length + 16 + 4);
-  const view = new DataView(head.buffer);
+  const input = new Uint8Array(28 + keyBytes.length + row.length);
+  const view = new DataView(input.buffer);
   view.setUint32(0, table);
   view.setUint32(4, keyBytes.length);
-  head.set(keyBytes, 8);
-  head.set(version, 8 + keyBytes.length);
+  input.set(keyBytes, 8);
+  input.set(version, 8 + keyBytes.length);
   view.setUint32(24 + keyBytes.length, row.length);
-  return digestFromBytes(sha256.create().update(head).update(row).digest());
+  input.set(row, 28 + keyBytes.length);
+  return sha256(input)
+    .subarray(0, 4)
+    .reduce((digest, word) => (digest << 32n) | BigInt(word), 0n);
 }
 
-/** Reads the first 16 bytes, big-endian. */
+/** Reads 16 bytes, big-endian. */
 export function digestFromBytes(bytes: Uint8Array): bigint {
   const view = new DataView(bytes.buffer, bytes.byteOffset, 16);
   return (view.getBigUint64(0) << 64n) | view.getBigUint64(8);

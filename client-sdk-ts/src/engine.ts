@@ -12,7 +12,7 @@ import { HeldScope } from './held-scope.ts';
 import { Lane } from './lane.ts';
 import type { Log } from './log.ts';
 import type { Entry } from './outbox/entry.ts';
-import { isBase, Outbox } from './outbox/outbox.ts';
+import { Outbox } from './outbox/outbox.ts';
 import { Pusher } from './outbox/pusher.ts';
 import { type Answer, type ConflictCase, Resolver } from './outbox/resolver.ts';
 import type { FrameOf } from './protocol/decode.ts';
@@ -31,6 +31,8 @@ export interface EngineOptions {
   readonly auth: (why: AuthReason) => Promise<string | null>;
   readonly store: Store;
   readonly environment: Environment;
+  /** An entry as the application sees it in `pending`. */
+  readonly describe: (entry: Entry) => unknown;
   readonly ask: ((conflict: ConflictCase) => Promise<Answer>) | null;
   readonly log: Log;
 }
@@ -40,17 +42,13 @@ const LINGER_MS = 5_000;
 
 const DROPPED: ScopeStep = { clear: true, put: [], remove: [], head: null };
 
-function sameItems<V>(a: readonly V[], b: readonly V[]): boolean {
-  return a.length === b.length && a.every((item, index) => item === b[index]);
-}
-
 export class Engine {
   readonly catalog: Catalog;
   readonly outbox: Outbox;
   readonly connection: Connection;
   readonly held = new Map<string, HeldScope>();
   readonly replica = new Replica();
-  readonly entries = new Cell<readonly Entry[]>([], sameItems);
+  readonly pending = new Cell<readonly unknown[]>([]);
   readonly assigned = new Cell<readonly string[]>([]);
   readonly decoder: RowDecoder;
   readonly #options: EngineOptions;
@@ -63,6 +61,7 @@ export class Engine {
   #limits: SessionLimits | null = null;
   /** Numbers that the next cut makes visible. */
   #come: number[] = [];
+  #shown: readonly Entry[] = [];
   #assignedSet: number | null = null;
   #linger: unknown = null;
   #started = false;
@@ -88,19 +87,9 @@ export class Engine {
     });
     this.#resolver = new Resolver(this.outbox, {
       spec: (table) => this.catalog.spec(table),
-      theirs: (mutation, result) => {
-        const spec = this.catalog.spec(mutation.table);
-        const given = result.theirs;
-        if (given !== null) return { version: given.version, row: this.decoder.decode(spec, given) };
-        // Without the row in the outcome: what the scope shows, as soon as it is not any more what the write was based on.
-        const held = this.held.get(mutation.scope);
-        if (held?.state.phase !== 'joined' || held.state.joining) return mutation.op === 'insert' ? null : undefined;
-        if (mutation.base !== null && 'after' in mutation.base) return undefined;
-        const row = held.view(mutation.table).confirmed(mutation.key);
-        if (row === undefined) return null;
-        return isBase(mutation, row.version)
-          ? undefined
-          : { version: row.version, row: this.decoder.decode(spec, row) };
+      theirs: (mutation, { theirs }) => {
+        if (theirs === null) return this.held.get(mutation.scope)?.theirs(mutation);
+        return { version: theirs.version, row: this.decoder.decode(this.catalog.spec(mutation.table), theirs) };
       },
       ask: options.ask,
       run: (task) =>
@@ -234,7 +223,7 @@ export class Engine {
   #hello() {
     const { id, proven, acked } = this.outbox.client;
     const { sv } = this.catalog;
-    return { client: id, new: !proven, ...(sv === null ? {} : { sv }), await: this.outbox.awaited, acked };
+    return { client: id, new: !proven, sv: sv ?? undefined, await: this.outbox.awaited, acked };
   }
 
   async #frame(frame: ServerFrame): Promise<void> {
@@ -326,8 +315,9 @@ export class Engine {
       ref: scope.ref,
       kind: 'scope',
       name: scope.name,
-      ...(token !== null ? { token } : scope.cursor !== null ? { cursor: scope.cursor } : {}),
-      ...(scope.mismatch ? { mismatch: true } : {}),
+      cursor: token === null ? (scope.cursor ?? undefined) : undefined,
+      token: token ?? undefined,
+      mismatch: scope.mismatch || undefined,
     });
     scope.mismatch = false;
   }
@@ -351,7 +341,7 @@ export class Engine {
   async #mismatch(scope: ScopeState, code: ClientCode | string): Promise<void> {
     this.#options.log('error', code, { scope: scope.name });
     const error = new SyncError(code, 'the rows did not match what the server said', {
-      ...(this.connection.session === undefined ? {} : { requestId: this.connection.session }),
+      requestId: this.connection.session,
     });
     const wrong = code === 'digest_mismatch';
     await this.#apply({ scopes: new Map([[scope.name, DROPPED]]) });
@@ -483,15 +473,24 @@ export class Engine {
     for (const alias of this.outbox.takeTouched()) for (const held of this.held.values()) held.invalidate(alias);
     for (const { scope } of changes) this.held.get(scope.name)?.invalidate();
     for (const { state } of this.held.values()) state.show();
-    this.entries.put(this.outbox.entries);
+    this.#showPending();
     for (const held of [...this.held.values()]) held.notify();
-    this.entries.tell();
+    this.pending.tell();
     changes
       .flatMap((change) => this.held.get(change.scope.name)?.effects(change) ?? [])
       .sort((a, b) => a.tx - b.tx)
       .forEach(({ deliver }) => {
         deliver();
       });
+  }
+
+  /** Entries are values: the same ones are shown as the same list. */
+  #showPending(): void {
+    const entries = this.outbox.entries.filter(({ shown }) => !shown);
+    const same = entries.length === this.#shown.length && entries.every((entry, index) => entry === this.#shown[index]);
+    if (same) return;
+    this.#shown = entries;
+    this.pending.put(entries.map(this.#options.describe));
   }
 
   #failed(error: unknown): void {

@@ -21,7 +21,7 @@ import type { ErrorCode, RejectionCode } from './protocol/frames.ts';
  * - `scope_released`: the scope was released before it became ready.
  * - `auth_failed`: `auth()` threw.
  * - `auth_required`: there is no token that the server takes.
- * - `connection_lost`, `connection_silent`, `connect_timeout`, `server_closed`: why the socket ended.
+ * - `connection_closed`, `connection_silent`, `connect_timeout`: why the socket ended.
  * - `protocol_violation`: the server sent what the protocol does not allow.
  * - `store_failed`: the local store refused to save.
  * - `store_unsupported`: this version has no such store.
@@ -46,10 +46,9 @@ export type ClientCode =
   | 'scope_released'
   | 'auth_failed'
   | 'auth_required'
-  | 'connection_lost'
+  | 'connection_closed'
   | 'connection_silent'
   | 'connect_timeout'
-  | 'server_closed'
   | 'protocol_violation'
   | 'store_failed'
   | 'store_unsupported'
@@ -66,12 +65,16 @@ export class SyncError extends Error {
   /** Whether the same request may succeed later, unchanged. */
   readonly retryable: boolean;
   /** The server session in which it happened, for its operator's logs. */
-  readonly requestId?: string;
+  readonly requestId?: string | undefined;
 
-  constructor(code: Code, message: string, more: { retryable?: boolean; requestId?: string } = {}) {
+  constructor(
+    code: Code,
+    message: string,
+    more: { readonly retryable?: boolean; readonly requestId?: string | undefined } = {},
+  ) {
     super(message);
     this.code = code;
     this.retryable = more.retryable ?? false;
-    if (more.requestId !== undefined) this.requestId = more.requestId;
+    this.requestId = more.requestId;
   }
 }

@@ -1,9 +1,11 @@
 /** A held scope together with what an application hangs on it: table views, effect listeners, and who waits for rows. */
 
+import { bytesEqual } from './bytes.ts';
 import type { Catalog } from './catalog.ts';
 import type { SyncError } from './errors.ts';
 import type { Key } from './key.ts';
-import type { Row } from './outbox/merge.ts';
+import type { Mutation } from './outbox/entry.ts';
+import type { Row, Theirs } from './outbox/merge.ts';
 import type { Overlay } from './outbox/overlay.ts';
 import type { ScopeChange } from './replica/replica.ts';
 import type { RowChange } from './replica/rows.ts';
@@ -67,6 +69,24 @@ export class HeldScope {
     return new Promise((resolve, reject) => {
       this.#waiters.push({ resolve, reject });
     });
+  }
+
+  /** The row that came before a write of ours, if it is here already; undefined: it is on its way, as a page. */
+  theirs(mutation: Mutation): Theirs | undefined {
+    const { phase, joining } = this.state;
+    if (phase === 'refused') return null;
+    if (phase !== 'joined' || joining) return undefined;
+    const { op, base, table, key } = mutation;
+    const stored = this.view(table).confirmed(key);
+    const row =
+      stored === undefined
+        ? null
+        : { version: stored.version, row: this.#decoder.decode(this.#catalog.spec(table), stored) };
+    // Of an insert it is whatever is here: a row in no scope of ours never comes.
+    if (op === 'insert') return row;
+    if (base !== null && 'after' in base) return undefined;
+    const unchanged = row !== null && base !== null && bytesEqual(base.version, row.version);
+    return unchanged ? undefined : row;
   }
 
   listen(fn: (effect: AnyEffect) => void): () => void {

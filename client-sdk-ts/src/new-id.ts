@@ -1,5 +1,7 @@
 /** Keys for new rows, made by the client: an insert has its key before the server has seen it. */
 
+import { hex } from './bytes.ts';
+
 /**
  * A random positive int8, never seen before for all practical purposes: 53 to 63 bits, so that no two clients meet and no
  * value is mistaken for a small hand-made number.
@@ -15,6 +17,5 @@ export function newUuid(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   bytes[6] = (bytes[6]! & 0x0f) | 0x40;
   bytes[8] = (bytes[8]! & 0x3f) | 0x80;
-  const hex = [...bytes].map((byte) => byte.toString(16).padStart(2, '0')).join('');
-  return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join('-');
+  return hex(bytes).replace(/(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-');
 }

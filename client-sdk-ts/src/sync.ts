@@ -7,7 +7,7 @@ import { SyncError } from './errors.ts';
 import type { HeldScope } from './held-scope.ts';
 import type { Key } from './key.ts';
 import { type Level, type LogEvent, logTo } from './log.ts';
-import type { Entry, EntryState, Op } from './outbox/entry.ts';
+import type { EntryState, Op } from './outbox/entry.ts';
 import type { Answer, ConflictCase } from './outbox/resolver.ts';
 import type { Write } from './outbox/writes.ts';
 import type { ScopeStatus } from './replica/scope-state.ts';
@@ -116,7 +116,7 @@ export interface Pending<T extends Tables> {
   readonly createdAt: number;
   readonly mutations: readonly PendingMutation<T>[];
   /** Why it is parked. */
-  readonly error?: SyncError;
+  readonly error?: SyncError | undefined;
 }
 
 export type Conflict<T extends Tables> = {
@@ -151,7 +151,8 @@ export interface Inspection {
     readonly rows: number;
     readonly status: ScopeStatus;
   }[];
-  readonly writes: Readonly<Record<EntryState, number>>;
+  /** Writes that are not settled. */
+  readonly writes: readonly { readonly id: string; readonly state: EntryState; readonly number: number | null }[];
 }
 
 export function createSync<T extends Tables>(options: SyncOptions<T>): Sync<T> {
@@ -174,30 +175,27 @@ export function createSync<T extends Tables>(options: SyncOptions<T>): Sync<T> {
     specs,
     environment,
     auth: (why) => options.auth(why),
+    describe: ({ id, state, delayed, createdAt, mutations, fault }) => ({
+      id,
+      state,
+      delayed,
+      createdAt,
+      mutations: mutations.map(({ table, op, key, cols }) => ({
+        table,
+        op,
+        key: givenKey(specs.get(table)!, key),
+        columns: cols,
+      })),
+      error: fault === null ? undefined : new SyncError(fault.code, fault.message),
+    }),
     store: storeOf(options.store ?? 'memory'),
     ask: onConflict === undefined ? null : async (c) => (await onConflict.call(options, conflictOf(c))) as Answer,
     log: logTo(options.log ?? 'error'),
   });
   const writer = new Writer(engine, environment);
-  const pendingOf = (entry: Entry) =>
-    ({
-      id: entry.id,
-      state: entry.state,
-      delayed: entry.delayed,
-      createdAt: entry.createdAt,
-      mutations: entry.mutations.map(({ table, op, key, cols }) => ({
-        table,
-        op,
-        key: givenKey(engine.catalog.spec(table), key),
-        columns: cols,
-      })),
-      ...(entry.fault === null ? {} : { error: new SyncError(entry.fault.code, entry.fault.message) }),
-    }) as unknown as Pending<T>;
-  const pending = mapped(engine.entries, (entries) => entries.filter((entry) => !entry.shown).map(pendingOf));
-
   return {
     status: engine.connection.status,
-    pending,
+    pending: engine.pending as Signal<readonly Pending<T>[]>,
     assigned: engine.assigned,
     scope: (id) => {
       if (engine.ended !== null) throw engine.ended;
@@ -247,8 +245,6 @@ function scopeOf<T extends Tables>(engine: Engine, writer: Writer, held: HeldSco
 }
 
 function inspect<T extends Tables>(options: SyncOptions<T>, engine: Engine): Inspection {
-  const writes: Record<EntryState, number> = { queued: 0, sent: 0, committed: 0, conflict: 0, parked: 0 };
-  for (const { state } of engine.outbox.entries) writes[state] += 1;
   const { next, acked } = engine.outbox.client;
   return {
     user: options.user,
@@ -262,7 +258,7 @@ function inspect<T extends Tables>(options: SyncOptions<T>, engine: Engine): Ins
       rows: rows.count,
       status: status.value,
     })),
-    writes,
+    writes: engine.outbox.entries.map(({ id, state, sent }) => ({ id, state, number: sent?.first ?? null })),
   };
 }
 
@@ -272,19 +268,4 @@ function storeOf(store: 'indexeddb' | 'memory' | Store): Store {
     throw new SyncError('store_unsupported', 'this version has no IndexedDB store yet: use memory, or pass a Store');
   }
   return store;
-}
-
-/** A signal made from another one; the same source value gives the same value. */
-function mapped<A, B>(source: Signal<A>, map: (value: A) => B): Signal<B> {
-  let last: { readonly from: A; readonly to: B } | null = null;
-  const of = (from: A): B => {
-    if (last?.from !== from) last = { from, to: map(from) };
-    return last!.to;
-  };
-  return {
-    get value() {
-      return of(source.value);
-    },
-    subscribe: (fn) => source.subscribe((value) => fn(of(value))),
-  };
 }

@@ -25,7 +25,7 @@ export type AuthReason = 'connect' | 'expiring' | 'rejected';
 
 export type Status =
   | { readonly state: 'idle' | 'online' | 'closed' }
-  | { readonly state: 'connecting' | 'offline'; readonly retryAt?: number; readonly cause?: SyncError }
+  | { readonly state: 'connecting' | 'offline'; readonly retryAt?: number; readonly cause?: SyncError | undefined }
   /** Never retried by itself: `reconnect()` does. */
   | { readonly state: 'needs-auth' | 'failed'; readonly cause: SyncError };
 
@@ -187,7 +187,7 @@ export class Connection {
   }
 
   #connecting(): void {
-    this.status.set({ state: 'connecting', ...(this.#cause === undefined ? {} : { cause: this.#cause }) });
+    this.status.set({ state: 'connecting', cause: this.#cause });
   }
 
   #wait(ms: number): void {
@@ -197,7 +197,7 @@ export class Connection {
     this.status.set({
       state: 'offline',
       retryAt: this.#retryAt,
-      ...(this.#cause === undefined ? {} : { cause: this.#cause }),
+      cause: this.#cause,
     });
   }
 
@@ -228,7 +228,7 @@ export class Connection {
       socket = this.#environment.socket(this.#url, SUBPROTOCOL);
     } catch (error) {
       if (error instanceof SyncError) return this.refuse(error);
-      return this.#lost(new SyncError('connection_lost', 'the socket could not be made', { retryable: true }));
+      return this.#lost(new SyncError('connection_closed', 'the socket could not be made', { retryable: true }));
     }
     socket.binaryType = 'arraybuffer';
     socket.onopen = () => this.#on('opened');
@@ -248,7 +248,8 @@ export class Connection {
     this.send({
       t: 'hello',
       v: [PROTOCOL_VERSION],
-      ...(token === null ? {} : { token, user: this.#user }),
+      token: token ?? undefined,
+      user: token === null ? undefined : this.#user,
       ...hello,
     });
   }
@@ -299,28 +300,19 @@ export class Connection {
     if (ref !== null && this.#state === 'online') return;
     this.#cause = new SyncError(code, message, {
       retryable,
-      ...(this.#session === undefined ? {} : { requestId: this.#session }),
+      requestId: this.#session,
     });
     this.#retryInMs = retry_after_ms;
   }
 
   #closed(code: number): void {
-    const noted = this.#cause;
-    const cause = (why: string) => noted ?? new SyncError('server_closed', why, { retryable: true });
-    switch (code) {
-      case CLOSE_CODES.protocol:
-        if (noted !== undefined && !noted.retryable) return this.refuse(noted);
-        this.#retryInMs ??= longBackoffMs(randomFraction(this.#environment));
-        return this.#lost(cause('the server says that the protocol was broken'));
-      case CLOSE_CODES.auth_failed:
-      case CLOSE_CODES.auth_expired:
-        return this.#rejected(cause('the server refused the token'));
-      case CLOSE_CODES.limit:
-        this.#retryInMs ??= longBackoffMs(randomFraction(this.#environment));
-        return this.#lost(cause('a limit was exceeded'));
-      default:
-        return this.#lost(noted ?? new SyncError('connection_lost', `closed with code ${code}`, { retryable: true }));
+    const cause = this.#cause ?? new SyncError('connection_closed', `closed with code ${code}`, { retryable: true });
+    if (code === CLOSE_CODES.auth_failed || code === CLOSE_CODES.auth_expired) return this.#rejected(cause);
+    if (code === CLOSE_CODES.protocol && !cause.retryable) return this.refuse(cause);
+    if (code === CLOSE_CODES.protocol || code === CLOSE_CODES.limit) {
+      this.#retryInMs ??= longBackoffMs(randomFraction(this.#environment));
     }
+    this.#lost(cause);
   }
 
   /** A fresh token at once, one time; a second refusal needs a person. Never a tight loop of short sessions. */

@@ -3,7 +3,7 @@
  * as a store step, and what an application is told waits until that step is saved. Knows frames and values, no socket, no rows.
  */
 
-import { bytesEqual, hex } from '../bytes.ts';
+import { hex } from '../bytes.ts';
 import { type Environment, randomBytes } from '../environment.ts';
 import { SyncError } from '../errors.ts';
 import type { RowKey } from '../key.ts';
@@ -164,8 +164,9 @@ export class Outbox {
   /** As it would be sent: numbered, its bases frozen. */
   prepare(entry: Entry, sv: number): Entry {
     const first = this.#client.next;
-    const bases = entry.mutations.map(({ base }) => {
-      if (base === null) return null;
+    const bases = entry.mutations.map(({ op, base }) => {
+      // An insert only waits for what came before: it has no version to build on.
+      if (base === null || op === 'insert') return null;
       if ('version' in base) return base.version;
       if (base.after.entry === entry.id) return { after: first + base.after.index };
       const earlier = this.#entries.get(base.after.entry)!;
@@ -211,7 +212,6 @@ export class Outbox {
       const accepted: Entry = {
         ...entry,
         state: 'committed',
-        results: this.#versions(entry),
         fault: null,
         voiding: false,
       };
@@ -226,42 +226,41 @@ export class Outbox {
       return;
     }
     const conflict = results.some((result) => result.status === 'conflict');
-    const states = [...dependencies(entry)].map((id) => this.#entries.get(id)?.state ?? 'parked');
+    const earlier = [...dependencies(entry)].map((id) => this.#entries.get(id));
     if (!conflict && fault.code !== 'dependency_rejected') this.park(entry.id, fault);
-    else if (states.includes('parked')) this.park(entry.id, DEPENDENCY_REJECTED);
-    // What it builds on will be sent again under a new number: then so will it.
-    else if (states.some((state) => state !== 'committed')) this.#move({ ...entry, sent: null }, 'requeue');
-    else if (conflict) this.#move({ ...entry, sent: null }, 'conflict');
+    else if (earlier.some((other) => other === undefined || other.state === 'parked')) {
+      this.park(entry.id, DEPENDENCY_REJECTED);
+    } else if (earlier.some((other) => (other!.sent?.first ?? Infinity) > entry.sent!.first)) {
+      // What it builds on did not run, and goes again under a new number: then so does this.
+      this.#move({ ...entry, sent: null }, 'requeue');
+    } else if (conflict) this.#move({ ...entry, sent: null }, 'conflict');
     else this.park(entry.id, fault);
   }
 
-  /** A mutation that changed nothing leaves the version on which it was based. */
-  #versions(entry: Entry): Result[] {
-    return (entry.results as readonly Result[]).map((result, index) => {
-      const base = entry.sent!.bases[index];
-      if (result.status !== 'accepted' || result.version !== null || !base || entry.mutations[index]!.op === 'delete')
-        return result;
-      if (base instanceof Uint8Array) return { ...result, version: base };
-      const earlier = this.entries.find((candidate) => numbers(candidate).includes(base.after));
-      const before = earlier?.results[base.after - earlier.sent!.first];
-      return before?.status === 'accepted' ? before : result;
-    });
-  }
-
-  /** `conflict` was decided: again like this, under a new number. Dependants keep pointing at it. */
+  /** `conflict` was decided: again like this, under a new number. What builds on it met an attempt that did not run, and follows. */
   requeue(id: string, mutations: readonly Mutation[]): void {
     const entry = this.#entries.get(id)!;
-    this.#move(
-      { ...entry, mutations, sent: null, results: [], fault: null, delayed: false, attempts: entry.attempts + 1 },
-      'requeue',
-    );
+    this.#move({ ...entry, mutations, sent: null, results: [], attempts: entry.attempts + 1 }, 'requeue');
+    for (const other of this.entries) {
+      if (other.state === 'conflict' && dependencies(other).has(id)) this.#move({ ...other, results: [] }, 'requeue');
+    }
   }
 
   /** Refused or undecided: kept for the application, with everything that builds on it. */
   park(id: string, fault: Fault, voiding = false): void {
     const entry = this.#entries.get(id)!;
     const sent = voiding ? entry.sent : null;
-    this.#move({ ...entry, fault, sent, voiding, results: sent === null ? entry.results : entry.mutations.map(() => null), delayed: false }, 'park');
+    this.#move(
+      {
+        ...entry,
+        fault,
+        sent,
+        voiding,
+        results: sent === null ? entry.results : entry.mutations.map(() => null),
+        delayed: false,
+      },
+      'park',
+    );
     this.#end(id, failed(new SyncError(fault.code, fault.message)));
     this.#parkDependants(id);
   }
@@ -284,10 +283,7 @@ export class Outbox {
     for (const entry of this.entries) {
       // What was sent gets its own outcome, `dependency_rejected`.
       if ((entry.state !== 'queued' && entry.state !== 'conflict') || !dependencies(entry).has(id)) continue;
-      this.park(entry.id, {
-        code: 'dependency_rejected',
-        message: 'an earlier write on the same row was not accepted',
-      });
+      this.park(entry.id, DEPENDENCY_REJECTED);
     }
   }
 
@@ -493,10 +489,4 @@ function rebase(entry: Entry, settled: Entry): Entry {
     return { ...mutation, base: version === null ? null : { version } };
   });
   return { ...entry, mutations };
-}
-
-/** Whether a row's version is the one on which a mutation was based. */
-export function isBase(mutation: Mutation, version: Uint8Array): boolean {
-  const { base } = mutation;
-  return base !== null && 'version' in base && bytesEqual(base.version, version);
 }

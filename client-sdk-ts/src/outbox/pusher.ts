@@ -10,7 +10,7 @@ import { type Environment, randomFraction } from '../environment.ts';
 import type { FrameOf } from '../protocol/decode.ts';
 import { encode, type Wire } from '../protocol/encode.ts';
 import type { ClientFrame, Push, SessionLimits } from '../protocol/frames.ts';
-import type { Entry, Fault } from './entry.ts';
+import type { Entry } from './entry.ts';
 import type { Outbox } from './outbox.ts';
 
 export interface PusherWorld {
@@ -88,9 +88,11 @@ export class Pusher {
     while (this.#limits !== null && this.#pause === null) {
       const entry = this.#outbox.next(this.#limits.unmaterialized_max);
       if (entry === null) break;
-      const fault = this.#unsendable(entry);
-      if (fault !== null) {
-        this.#outbox.park(entry.id, fault);
+      const hidden = entry.mutations.find(
+        ({ table }) => this.#catalog.current(this.#catalog.spec(table)) === undefined,
+      );
+      if (hidden !== undefined) {
+        this.#outbox.park(entry.id, { code: 'unknown_table', message: `${hidden.table} is not there for this user` });
         continue;
       }
       const prepared = this.#outbox.prepare(entry, this.#catalog.sv!);
@@ -110,18 +112,6 @@ export class Pusher {
   voidNow(): void {
     if (this.#limits === null) return;
     for (const entry of this.#outbox.unanswered) if (entry.voiding) this.#void(entry);
-  }
-
-  #unsendable(entry: Entry): Fault | null {
-    if (entry.mutations.length > this.#limits!.batch_mutations_max) {
-      return { code: 'batch_too_large', message: 'the batch has more writes than the server takes' };
-    }
-    for (const { table } of entry.mutations) {
-      const current = this.#catalog.current(this.#catalog.spec(table));
-      if (current === undefined) return { code: 'unknown_table', message: `${table} is not there for this user` };
-      if (!current.write) return { code: 'not_writable', message: `${table} takes no writes from clients` };
-    }
-    return null;
   }
 
   #wait(code: string, afterMs: number | null): void {
@@ -179,14 +169,11 @@ export class Pusher {
           table: this.#catalog.id(spec)!,
           op,
           key,
-          ...(bases[index] == null ? {} : { base: bases[index]! }),
-          ...(cols === null
-            ? {}
-            : {
-                cols: Object.fromEntries(
-                  wire.map(([name, value]) => [name, toWire(spec.columns.get(name)!.type, value)]),
-                ),
-              }),
+          base: bases[index] ?? undefined,
+          cols:
+            cols === null
+              ? undefined
+              : Object.fromEntries(wire.map(([name, value]) => [name, toWire(spec.columns.get(name)!.type, value)])),
         };
       }),
     };

@@ -67,7 +67,11 @@ export class Resolver {
       if (entry.results[index]?.status !== 'conflict') return;
       const verdict = merge(mutation, theirs[index]!);
       if (verdict.kind === 'ask') open.push(index);
-      else decisions.set(index, verdict.kind === 'again' ? { again: verdict.mutation } : { done: theirs[index]?.version ?? null });
+      else
+        decisions.set(
+          index,
+          verdict.kind === 'again' ? { again: verdict.mutation } : { done: theirs[index]?.version ?? null },
+        );
     });
     if (open.length === 0) return this.#decide(entry, decisions);
     if (this.#source.ask === null) return this.#outbox.park(entry.id, fault(entry));
@@ -110,12 +114,13 @@ export class Resolver {
     }
     this.#source.run(() => {
       this.#asking.delete(entry.id);
-      // Given up meanwhile.
-      if (this.#outbox.get(entry.id)?.state !== 'conflict') return;
+      // As it is now: what it builds on may have come round meanwhile, and it may have been given up.
+      const now = this.#outbox.get(entry.id);
+      if (now?.state !== 'conflict') return;
       const { code, message } = fault(entry);
       if (end === 'park') this.#outbox.park(entry.id, { code, message });
       else if (end === 'theirs') this.#outbox.drop(entry.id, failed(new SyncError(code, message)));
-      else this.#decide(entry, decisions);
+      else this.#decide(now, decisions);
     });
   }
 

@@ -1,79 +1,34 @@
 /**
- * Frames from MessagePack. One table of shapes, checked against the generated types of the frame table; what does not fit is a
- * `Malformed` and never a guess. Unknown fields are ignored; a frame of unknown type is null.
- *
- * The library's decoder gives texts as bytes here (`rawStrings`), because its own text decoding drops a byte order mark at the
- * start of longer texts, which would alter values and keys, and accepts ill-formed UTF-8.
+ * Frames, read. One table of shapes, checked against the generated types of the frame table; what does not fit is a `Malformed`
+ * and never a guess. Unknown fields are ignored; a frame of unknown type is null.
  */
 
-import { Decoder } from '@msgpack/msgpack';
-import { text } from '../bytes.ts';
 import type { Effect, Key, Manifest, RebuildRow, ServerFrame, TransactionEffects } from './frames.ts';
+import { Malformed, type Packed, unpack } from './msgpack.ts';
 
 /** Longest frame taken from a server that we chose to connect to: 64 MiB. */
 const FRAME_BYTES_MAX = 64 << 20;
-const ITEMS_MAX = 1_000_000;
-
-const decoder = new Decoder({
-  useBigInt64: true,
-  rawStrings: true,
-  maxBinLength: FRAME_BYTES_MAX,
-  maxStrLength: FRAME_BYTES_MAX,
-  maxArrayLength: ITEMS_MAX,
-  maxMapLength: ITEMS_MAX,
-  maxExtLength: 0,
-  mapKeyConverter: (key) => {
-    if (typeof key === 'string' || typeof key === 'number') return key;
-    throw new Malformed('map key');
-  },
-});
 
 export type FrameOf<T extends ServerFrame['t']> = Extract<ServerFrame, { t: T }>;
 
-/** Bytes are not what the frame table says. Has no part of them. */
-export class Malformed extends Error {
-  constructor(what: string) {
-    super(`malformed frame: ${what}`);
-  }
+/** Gives the value as a `V`; throws where it is none. */
+type Shape<V> = (value: Packed | undefined) => V;
+
+function shape<V>(what: string, fits: (value: Packed | undefined) => boolean): Shape<V> {
+  return (value) => {
+    if (!fits(value)) throw new Malformed(`expected ${what}`);
+    return value as V;
+  };
 }
 
-type Shape<V> = (value: unknown) => V;
-
-const bool: Shape<boolean> = (value) => {
-  if (typeof value !== 'boolean') throw new Malformed('expected bool');
-  return value;
-};
-const uint: Shape<number> = (value) => {
-  const number = typeof value === 'bigint' ? Number(value) : value;
-  if (typeof number !== 'number' || !Number.isSafeInteger(number) || number < 0) throw new Malformed('expected uint');
-  return number;
-};
-const bin: Shape<Uint8Array> = (value) => {
-  if (!(value instanceof Uint8Array)) throw new Malformed('expected bytes');
-  return value;
-};
-const bin16: Shape<Uint8Array> = (value) => {
-  const bytes = bin(value);
-  if (bytes.length !== 16) throw new Malformed('expected 16 bytes');
-  return bytes;
-};
-const str: Shape<string> = (value) => text(bin(value));
-const key: Shape<Key> = (value) => {
-  if (typeof value === 'bigint') return value;
-  if (typeof value === 'number' && Number.isSafeInteger(value)) return BigInt(value);
-  return str(value);
-};
-const word =
-  <W extends string>(...words: readonly W[]): Shape<W> =>
-  (value) => {
-    const found = words.find((candidate) => candidate === str(value));
-    if (found === undefined) throw new Malformed('unknown word');
-    return found;
-  };
-const op: Shape<1 | 2> = (value) => {
-  if (value !== 1 && value !== 2) throw new Malformed('expected 1 or 2');
-  return value;
-};
+const bool = shape<boolean>('bool', (value) => typeof value === 'boolean');
+const uint = shape<number>('uint', (value) => Number.isSafeInteger(value) && (value as number) >= 0);
+const str = shape<string>('text', (value) => typeof value === 'string');
+const bin = shape<Uint8Array>('bytes', (value) => value instanceof Uint8Array);
+const bin16 = shape<Uint8Array>('16 bytes', (value) => value instanceof Uint8Array && value.length === 16);
+const oneOf = <V>(...values: readonly V[]) => shape<V>('another word', (value) => values.includes(value as V));
+const key: Shape<Key> = (value) =>
+  typeof value === 'number' || typeof value === 'bigint' ? BigInt(value) : str(value);
 const list =
   <V>(item: Shape<V>): Shape<V[]> =>
   (value) => {
@@ -81,22 +36,22 @@ const list =
     return value.map(item);
   };
 const maybe =
-  <V>(shape: Shape<V>): Shape<V | null> =>
+  <V>(inner: Shape<V>): Shape<V | null> =>
   (value) =>
-    value === undefined || value === null ? null : shape(value);
+    value == null ? null : inner(value);
 /** Longer arrays are fine: a newer server may append. */
 const tuple =
   <V extends readonly unknown[]>(...shapes: { readonly [I in keyof V]: Shape<V[I]> }): Shape<V> =>
   (value) => {
     if (!Array.isArray(value) || value.length < shapes.length) throw new Malformed('expected tuple');
-    return shapes.map((shape, index) => shape(value[index])) as unknown as V;
+    return shapes.map((inner, index) => inner(value[index])) as unknown as V;
   };
 const record =
   <V extends object>(shapes: { readonly [F in keyof V]-?: Shape<V[F]> }): Shape<V> =>
   (value) => {
-    if (typeof value !== 'object' || value === null) throw new Malformed('expected map');
+    if (!(value instanceof Map)) throw new Malformed('expected map');
     const out: Record<string, unknown> = {};
-    for (const field in shapes) out[field] = shapes[field]((value as Record<string, unknown>)[field]);
+    for (const field in shapes) out[field] = shapes[field](value.get(field));
     return out as V;
   };
 
@@ -112,7 +67,7 @@ const manifest = record<Manifest>({
   ),
 });
 const row = tuple<RebuildRow>(uint, key, bin16, bin);
-const effect = tuple<Effect>(op, uint, key, bin16, maybe(bin));
+const effect = tuple<Effect>(oneOf(1, 2), uint, key, bin16, maybe(bin));
 
 const shapes: { readonly [T in ServerFrame['t']]: Shape<Omit<FrameOf<T>, 't'>> } = {
   welcome: record({
@@ -137,7 +92,7 @@ const shapes: { readonly [T in ServerFrame['t']]: Shape<Omit<FrameOf<T>, 't'>> }
     ref: maybe(uint),
     scope: uint,
     name: str,
-    mode: word('resume', 'rebuild'),
+    mode: oneOf('resume', 'rebuild'),
     reason: maybe(str),
   }),
   rebuild: record({ scope: uint, sv: uint, rows: list(row), token: bin, done: bool }),
@@ -158,7 +113,7 @@ const shapes: { readonly [T in ServerFrame['t']]: Shape<Omit<FrameOf<T>, 't'>> }
     results: list(
       record({
         n: uint,
-        status: word('accepted', 'conflict', 'rejected', 'discarded'),
+        status: oneOf('accepted', 'conflict', 'rejected', 'discarded'),
         version: maybe(bin16),
         code: maybe(str),
         message: maybe(str),
@@ -184,29 +139,15 @@ const shapes: { readonly [T in ServerFrame['t']]: Shape<Omit<FrameOf<T>, 't'>> }
 /** A received frame; null if its type is unknown. */
 export function decodeFrame(bytes: Uint8Array): ServerFrame | null {
   if (bytes.length > FRAME_BYTES_MAX) throw new Malformed('too many bytes');
-  const value = decodeValue(bytes);
-  if (typeof value !== 'object' || value === null || Object.keys(value)[0] !== 't')
-    throw new Malformed('expected a map');
-  const t = str((value as { t: unknown }).t);
+  const value = unpack(bytes);
+  if (!(value instanceof Map) || value.keys().next().value !== 't')
+    throw new Malformed('expected a map that begins with t');
+  const t = str(value.get('t'));
   if (!Object.hasOwn(shapes, t)) return null;
-  try {
-    return { t, ...shapes[t as ServerFrame['t']](value) } as ServerFrame;
-  } catch (error) {
-    throw error instanceof Malformed ? new Malformed(`${t}: ${error.message}`) : new Malformed(t);
-  }
+  return { t, ...shapes[t as ServerFrame['t']](value) } as ServerFrame;
 }
 
-/** The values of a row, texts still as bytes. */
-export function decodeRow(bytes: Uint8Array): unknown[] {
-  const value = decodeValue(bytes);
-  if (!Array.isArray(value)) throw new Malformed('expected a row');
-  return value;
-}
-
-function decodeValue(bytes: Uint8Array): unknown {
-  try {
-    return decoder.decode(bytes);
-  } catch {
-    throw new Malformed('not MessagePack');
-  }
+/** The values of a row. */
+export function decodeRow(bytes: Uint8Array): readonly Packed[] {
+  return list<Packed>((value) => value!)(unpack(bytes));
 }

@@ -4,6 +4,8 @@
  * nine bytes, and turns a Map into `{}`. What has no wire form throws; texts are checked before they come here.
  */
 
+import { utf8 } from '../bytes.ts';
+
 /** A number of a float column: written as a float although it may be whole. */
 export class Float {
   readonly value: number;
@@ -26,112 +28,77 @@ export type Wire =
   | readonly Wire[]
   | { readonly [field: string]: Wire | undefined };
 
-const encoder = new TextEncoder();
+/** Bytes on their way, as numbers: frames from a client are small. */
+type Bytes = number[];
 
-class Writer {
-  #bytes = new Uint8Array(256);
-  #view = new DataView(this.#bytes.buffer);
-  #length = 0;
+export function encode(value: Wire): Uint8Array {
+  const out: Bytes = [];
+  put(out, value);
+  return Uint8Array.from(out);
+}
 
-  finish(): Uint8Array {
-    return this.#bytes.slice(0, this.#length);
-  }
-
-  put(value: Wire): void {
-    if (value === null) return this.#uint(8, 0xc0);
-    if (typeof value === 'boolean') return this.#uint(8, value ? 0xc3 : 0xc2);
-    if (typeof value === 'number' || typeof value === 'bigint') return this.#integer(value);
-    if (typeof value === 'string') {
-      const bytes = encoder.encode(value);
-      this.#head(bytes.length, 0xa0, 32, [0xd9, 0xda, 0xdb]);
-      return this.#raw(bytes);
-    }
-    if (value instanceof Uint8Array) {
-      this.#head(value.length, 0, 0, [0xc4, 0xc5, 0xc6]);
-      return this.#raw(value);
-    }
-    if (value instanceof Float) return this.#float(value);
-    if (Array.isArray(value)) {
-      this.#head(value.length, 0x90, 16, [0, 0xdc, 0xdd]);
-      for (const item of value as readonly Wire[]) this.put(item);
-      return;
-    }
+function put(out: Bytes, value: Wire): void {
+  if (value === null) out.push(0xc0);
+  else if (typeof value === 'boolean') out.push(value ? 0xc3 : 0xc2);
+  else if (typeof value === 'number' || typeof value === 'bigint') integer(out, value);
+  else if (typeof value === 'string') {
+    const bytes = utf8(value);
+    head(out, bytes.length, 0xa0, 32, 0xd9);
+    append(out, bytes);
+  } else if (value instanceof Uint8Array) {
+    head(out, value.length, 0, 0, 0xc4);
+    append(out, value);
+  } else if (value instanceof Float) {
+    const view = new DataView(new ArrayBuffer(value.bytes));
+    if (value.bytes === 4) view.setFloat32(0, value.value);
+    else view.setFloat64(0, value.value);
+    out.push(value.bytes === 4 ? 0xca : 0xcb);
+    append(out, new Uint8Array(view.buffer));
+  } else if (Array.isArray(value)) {
+    head(out, value.length, 0x90, 16, 0xdb);
+    for (const item of value as readonly Wire[]) put(out, item);
+  } else {
     if (Object.getPrototypeOf(value) !== Object.prototype) throw new TypeError('no wire form for this object');
     const fields = Object.entries(value).filter(([, field]) => field !== undefined) as [string, Wire][];
-    this.#head(fields.length, 0x80, 16, [0, 0xde, 0xdf]);
+    head(out, fields.length, 0x80, 16, 0xdd);
     for (const [name, field] of fields) {
-      this.put(name);
-      this.put(field);
+      put(out, name);
+      put(out, field);
     }
-  }
-
-  #integer(value: number | bigint): void {
-    if (typeof value === 'number' && !Number.isSafeInteger(value)) throw new TypeError('not a safe integer');
-    if (value >= 0) {
-      if (value < 0x80) return this.#uint(8, Number(value));
-      if (value <= 0xff) return this.#marked(0xcc, 8, Number(value));
-      if (value <= 0xffff) return this.#marked(0xcd, 16, Number(value));
-      if (value <= 0xffff_ffff) return this.#marked(0xce, 32, Number(value));
-      this.#uint(8, 0xcf);
-    } else {
-      if (value >= -0x20) return this.#uint(8, Number(value));
-      if (value >= -0x80) return this.#marked(0xd0, 8, Number(value));
-      if (value >= -0x8000) return this.#marked(0xd1, 16, Number(value));
-      if (value >= -0x8000_0000) return this.#marked(0xd2, 32, Number(value));
-      this.#uint(8, 0xd3);
-    }
-    this.#room(8);
-    this.#view.setBigInt64(this.#length, BigInt(value));
-    this.#length += 8;
-  }
-
-  #float({ value, bytes }: Float): void {
-    this.#uint(8, bytes === 4 ? 0xca : 0xcb);
-    this.#room(bytes);
-    if (bytes === 4) this.#view.setFloat32(this.#length, value);
-    else this.#view.setFloat64(this.#length, value);
-    this.#length += bytes;
-  }
-
-  /** Marker and length: `fixed` for lengths below `below`, else the smallest of the three markers for 8, 16, 32 bits (0: none). */
-  #head(length: number, fixed: number, below: number, [b8, b16, b32]: readonly [number, number, number]): void {
-    if (length < below) return this.#uint(8, fixed | length);
-    if (length <= 0xff && b8 !== 0) return this.#marked(b8, 8, length);
-    if (length <= 0xffff) return this.#marked(b16, 16, length);
-    this.#uint(8, b32);
-    this.#uint(32, length);
-  }
-
-  #marked(marker: number, bits: 8 | 16 | 32, value: number): void {
-    this.#uint(8, marker);
-    this.#uint(bits, value);
-  }
-
-  #uint(bits: 8 | 16 | 32, value: number): void {
-    this.#room(4);
-    if (bits === 8) this.#view.setUint8(this.#length, value);
-    else if (bits === 16) this.#view.setUint16(this.#length, value);
-    else this.#view.setUint32(this.#length, value);
-    this.#length += bits / 8;
-  }
-
-  #raw(bytes: Uint8Array): void {
-    this.#room(bytes.length);
-    this.#bytes.set(bytes, this.#length);
-    this.#length += bytes.length;
-  }
-
-  #room(bytes: number): void {
-    if (this.#length + bytes <= this.#bytes.length) return;
-    const grown = new Uint8Array(Math.max(this.#bytes.length * 2, this.#length + bytes));
-    grown.set(this.#bytes);
-    this.#bytes = grown;
-    this.#view = new DataView(grown.buffer);
   }
 }
 
-export function encode(value: Wire): Uint8Array {
-  const writer = new Writer();
-  writer.put(value);
-  return writer.finish();
+/** A marker, or none, and an integer of so many bytes, big-endian. */
+function fixed(out: Bytes, marker: number, value: number | bigint, bytes: 1 | 2 | 4 | 8): void {
+  out.push(marker);
+  const view = new DataView(new ArrayBuffer(8));
+  view.setBigInt64(0, BigInt(value));
+  append(out, new Uint8Array(view.buffer, 8 - bytes));
+}
+
+function integer(out: Bytes, value: number | bigint): void {
+  if (typeof value === 'number' && !Number.isSafeInteger(value)) throw new TypeError('not a safe integer');
+  if (value >= -0x20 && value < 0x80) out.push(Number(value) & 0xff);
+  else if (value >= 0) {
+    if (value <= 0xff) fixed(out, 0xcc, value, 1);
+    else if (value <= 0xffff) fixed(out, 0xcd, value, 2);
+    else if (value <= 0xffff_ffff) fixed(out, 0xce, value, 4);
+    else fixed(out, 0xcf, value, 8);
+  } else if (value >= -0x80) fixed(out, 0xd0, value, 1);
+  else if (value >= -0x8000) fixed(out, 0xd1, value, 2);
+  else if (value >= -0x8000_0000) fixed(out, 0xd2, value, 4);
+  else fixed(out, 0xd3, value, 8);
+}
+
+/** A length: in the marker below `below`, else after one of the markers from `first` on, for 1, 2 and 4 bytes. */
+function head(out: Bytes, length: number, marker: number, below: number, first: number): void {
+  if (length < below) out.push(marker | length);
+  // Arrays and maps have no form of one byte: there `first` itself is another marker.
+  else if (length <= 0xff && first !== 0xdb && first !== 0xdd) fixed(out, first, length, 1);
+  else if (length <= 0xffff) fixed(out, first + 1, length, 2);
+  else fixed(out, first + 2, length, 4);
+}
+
+function append(out: Bytes, bytes: Uint8Array): void {
+  for (const byte of bytes) out.push(byte);
 }

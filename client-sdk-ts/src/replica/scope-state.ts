@@ -14,10 +14,10 @@ export interface ScopeStatus {
   /** True while the server may know newer rows than are shown: not connected, or not caught up. */
   readonly stale: boolean;
   /** When the rows were last known to be current: milliseconds since the epoch. */
-  readonly syncedAt?: number;
+  readonly syncedAt?: number | undefined;
   /** Rows received so far by the rebuild under way. */
-  readonly progress?: number;
-  readonly error?: SyncError;
+  readonly progress?: number | undefined;
+  readonly error?: SyncError | undefined;
 }
 
 export class ScopeState {
@@ -78,9 +78,9 @@ export class ScopeState {
     this.status.put({
       data: rebuilding ? 'rebuilding' : !this.usable ? 'none' : this.verified ? 'live' : 'cached',
       stale: !live,
-      ...(this.syncedAt === null ? {} : { syncedAt: this.syncedAt }),
-      ...(rebuilding && this.staged !== null ? { progress: this.staged.count } : {}),
-      ...(this.error === null ? {} : { error: this.error }),
+      syncedAt: this.syncedAt ?? undefined,
+      progress: rebuilding ? this.staged?.count : undefined,
+      error: this.error ?? undefined,
     });
   }
 }

@@ -77,7 +77,10 @@ describe('tokens', () => {
     });
     world.sync.scope('all');
     await idle();
-    expect(world.sync.status.value).toMatchObject({ state: 'offline', cause: { code: 'auth_failed', retryable: true } });
+    expect(world.sync.status.value).toMatchObject({
+      state: 'offline',
+      cause: { code: 'auth_failed', retryable: true },
+    });
     fail = false;
     await world.clock.advance(500);
     await world.run();

@@ -20,16 +20,28 @@ const change = fc.record({ key, list, title: fc.string({ maxLength: 3 }), gone: 
 const seed = fc.nat({ max: 1_000 });
 
 type Command =
-  | { readonly do: 'source'; readonly changes: readonly { key: bigint; list: string | null; title: string; gone: boolean }[] }
+  | {
+      readonly do: 'source';
+      readonly changes: readonly { key: bigint; list: string | null; title: string; gone: boolean }[];
+    }
   | { readonly do: 'capture' | 'drop' | 'reload' | 'wait' | 'refuse push' | 'lose outcomes' | 'deliver all' }
   | { readonly do: 'step' | 'deliver'; readonly seed: number }
   | { readonly do: 'hold' | 'release'; readonly name: string }
-  | { readonly do: 'update'; readonly name: string; readonly key: bigint; readonly list: string | null; readonly title: string }
+  | {
+      readonly do: 'update';
+      readonly name: string;
+      readonly key: bigint;
+      readonly list: string | null;
+      readonly title: string;
+    }
   | { readonly do: 'insert' | 'delete'; readonly name: string; readonly key: bigint }
   | { readonly do: 'batch'; readonly name: string; readonly keys: readonly bigint[] };
 
 const command: fc.Arbitrary<Command> = fc.oneof(
-  { weight: 6, arbitrary: fc.record({ do: fc.constant('source'), changes: fc.array(change, { minLength: 1, maxLength: 4 }) }) },
+  {
+    weight: 6,
+    arbitrary: fc.record({ do: fc.constant('source'), changes: fc.array(change, { minLength: 1, maxLength: 4 }) }),
+  },
   { weight: 5, arbitrary: fc.record({ do: fc.constant('capture') }) },
   { weight: 12, arbitrary: fc.record({ do: fc.constant('step'), seed }) },
   { weight: 12, arbitrary: fc.record({ do: fc.constant('deliver'), seed }) },
@@ -37,9 +49,15 @@ const command: fc.Arbitrary<Command> = fc.oneof(
   { weight: 2, arbitrary: fc.record({ do: fc.constantFrom('drop', 'wait') }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constantFrom('reload', 'refuse push', 'lose outcomes') }) },
   { weight: 2, arbitrary: fc.record({ do: fc.constantFrom('hold', 'release'), name }) },
-  { weight: 4, arbitrary: fc.record({ do: fc.constant('update'), name, key, list, title: fc.constantFrom('mine', 'refused') }) },
+  {
+    weight: 4,
+    arbitrary: fc.record({ do: fc.constant('update'), name, key, list, title: fc.constantFrom('mine', 'refused') }),
+  },
   { weight: 2, arbitrary: fc.record({ do: fc.constantFrom('insert', 'delete'), name, key }) },
-  { weight: 1, arbitrary: fc.record({ do: fc.constant('batch'), name, keys: fc.uniqueArray(key, { minLength: 1, maxLength: 3 }) }) },
+  {
+    weight: 1,
+    arbitrary: fc.record({ do: fc.constant('batch'), name, keys: fc.uniqueArray(key, { minLength: 1, maxLength: 3 }) }),
+  },
 ) as fc.Arbitrary<Command>;
 
 /** What one scope's effects alone say that its confirmed rows are. */
@@ -51,7 +69,9 @@ class Run {
 
   constructor(pageEffectsMax: number, useFin: boolean) {
     // Whoever asks last wins, or gives in, by the row's key.
-    this.world = new World({ onConflict: ({ key: id }) => (BigInt(id) % 3n === 0n ? 'theirs' : BigInt(id) % 3n === 1n ? 'mine' : 'park') });
+    this.world = new World({
+      onConflict: ({ key: id }) => (BigInt(id) % 3n === 0n ? 'theirs' : BigInt(id) % 3n === 1n ? 'mine' : 'park'),
+    });
     this.world.server.pageEffectsMax = pageEffectsMax;
     this.world.server.useFin = useFin;
   }
@@ -68,7 +88,10 @@ class Run {
     });
     this.held.set(id, { scope, mirror });
     // Rows cached in the store are there before any effect.
-    scope.table('card').rows().subscribe(() => this.atEveryNotification());
+    scope
+      .table('card')
+      .rows()
+      .subscribe(() => this.atEveryNotification());
   }
 
   async do(command: Command): Promise<void> {
@@ -126,7 +149,10 @@ class Run {
         break;
       }
       case 'update':
-        this.held.get(command.name)?.scope.table('card').update(command.key, { title: command.title, list: command.list });
+        this.held
+          .get(command.name)
+          ?.scope.table('card')
+          .update(command.key, { title: command.title, list: command.list });
         break;
       case 'insert':
         this.held
@@ -194,30 +220,30 @@ class Run {
   }
 }
 
-test(
-  'v4 v5 v6 any interleaving leaves the client equal to the model, and shows cuts only',
-  async () => {
-    await fc.assert(
-      fc.asyncProperty(
-        fc.array(command, { minLength: 10, maxLength: 120, size: 'max' }),
-        fc.integer({ min: 1, max: 4 }),
-        fc.boolean(),
-        async (commands, pageEffectsMax, useFin) => {
-          const run = new Run(pageEffectsMax, useFin);
-          run.hold('all');
-          run.hold('list:a');
-          await idle();
-          for (const one of commands) await run.do(one);
-          await run.finish();
-          // Effects alone rebuild the rows, from where this session's first one began.
-          for (const { scope, mirror } of run.held.values()) {
-            for (const row of mirror.values()) expect(scope.table('card').get(row.id)).toEqual(row);
-          }
-          await run.world.sync.close();
-        },
-      ),
-      { numRuns: Number(process.env.RUNS ?? 200) },
-    );
-  },
-  120_000,
-);
+test('v4 v5 v6 any interleaving leaves the client equal to the model, and shows cuts only', async () => {
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(command, { minLength: 10, maxLength: 120, size: 'max' }),
+      fc.integer({ min: 1, max: 4 }),
+      fc.boolean(),
+      async (commands, pageEffectsMax, useFin) => {
+        const run = new Run(pageEffectsMax, useFin);
+        run.hold('all');
+        run.hold('list:a');
+        await idle();
+        for (const one of commands) await run.do(one);
+        await run.finish();
+        // Effects alone rebuild the rows, from where this session's first one began.
+        for (const { scope, mirror } of run.held.values()) {
+          for (const row of mirror.values()) expect(scope.table('card').get(row.id)).toEqual(row);
+        }
+        await run.world.sync.close();
+      },
+    ),
+    {
+      numRuns: Number(process.env.RUNS ?? 200),
+      // What a failure printed, to see it again.
+      ...(process.env.SEED === undefined ? {} : { seed: Number(process.env.SEED), path: process.env.SEED_PATH ?? '' }),
+    },
+  );
+}, 120_000);

@@ -3,11 +3,11 @@
  * so. Positions, versions, digests and outcomes as the contract has them; nothing else.
  */
 
+import { bytesEqual } from '../../src/bytes.ts';
 import { digestMinus, digestPlus, rowDigest } from '../../src/digest.ts';
 import type { RowKey } from '../../src/key.ts';
 import { encode, type Wire } from '../../src/protocol/encode.ts';
 import type { Manifest, Mutation, MutationResult } from '../../src/protocol/frames.ts';
-import { bytesEqual } from '../../src/bytes.ts';
 
 export const CARD = 1;
 export const NOTE = 2;
@@ -98,7 +98,10 @@ export class Database {
   readonly source = new Map<string, ModelRow>();
   /** As captured. */
   readonly projected = new Map<string, ModelRow>();
-  readonly wal: { readonly changes: readonly { readonly row: ModelRow; readonly gone: boolean }[]; readonly mutations: LogTransaction['mutations'] }[] = [];
+  readonly wal: {
+    readonly changes: readonly { readonly row: ModelRow; readonly gone: boolean }[];
+    readonly mutations: LogTransaction['mutations'];
+  }[] = [];
   readonly log: LogTransaction[] = [];
   readonly scopes = new Map<string, { count: number; digest: bigint }>();
   readonly clients = new Map<string, Client>();
@@ -139,7 +142,8 @@ export class Database {
       for (const name of left) {
         if (!there.includes(name)) this.#effect(effects, name, before, undefined, row.version);
       }
-      for (const name of there) this.#effect(effects, name, left.includes(name) ? before : undefined, after, row.version);
+      for (const name of there)
+        this.#effect(effects, name, left.includes(name) ? before : undefined, after, row.version);
       if (after === undefined) this.projected.delete(id);
       else this.projected.set(id, after);
     }
@@ -153,7 +157,13 @@ export class Database {
     while (this.capture() !== null);
   }
 
-  #effect(effects: Map<string, ModelEffect[]>, name: string, before: ModelRow | undefined, after: ModelRow | undefined, version: Uint8Array): void {
+  #effect(
+    effects: Map<string, ModelEffect[]>,
+    name: string,
+    before: ModelRow | undefined,
+    after: ModelRow | undefined,
+    version: Uint8Array,
+  ): void {
     const scope = this.scope(name);
     if (before !== undefined) {
       scope.count -= 1;
@@ -191,22 +201,32 @@ export class Database {
   }
 
   /** V3. Gives results, and an error code for the rest. */
-  push(id: string, batch: Uint8Array, atomic: boolean, mutations: readonly Mutation<unknown>[]): { results: MutationResult[]; error: string | null } {
+  push(
+    id: string,
+    batch: Uint8Array,
+    atomic: boolean,
+    mutations: readonly Mutation<unknown>[],
+  ): { results: MutationResult[]; error: string | null } {
     const client = this.client(id);
     const results: MutationResult[] = [];
-    const print = (m: Mutation<unknown>) => JSON.stringify([[...batch], m, mutations.length], (_, v) => (typeof v === 'bigint' ? `${v}n` : v instanceof Uint8Array ? [...v] : v));
+    const print = (m: Mutation<unknown>) =>
+      JSON.stringify([[...batch], m, mutations.length], (_, v) =>
+        typeof v === 'bigint' ? `${v}n` : v instanceof Uint8Array ? [...v] : v,
+      );
     const first = mutations[0]!.n;
     if (first <= client.last) {
       for (const mutation of mutations) {
         const known = client.outcomes.get(mutation.n);
-        if (known !== undefined && known.print !== 'void' && known.print !== print(mutation)) return { results: [], error: 'client_forked' };
+        if (known !== undefined && known.print !== 'void' && known.print !== print(mutation))
+          return { results: [], error: 'client_forked' };
         results.push(known?.result ?? rejected(mutation.n, 'outcome_expired'));
       }
       return { results, error: null };
     }
     if (first !== client.last + 1) return { results: [], error: 'gap' };
     const decided = atomic ? this.#run(id, mutations) : mutations.flatMap((mutation) => this.#run(id, [mutation]));
-    for (const [index, result] of decided.entries()) client.outcomes.set(result.n, { result, print: print(mutations[index]!) });
+    for (const [index, result] of decided.entries())
+      client.outcomes.set(result.n, { result, print: print(mutations[index]!) });
     client.last = mutations.at(-1)!.n;
     return { results: decided, error: null };
   }
@@ -247,7 +267,8 @@ export class Database {
           else if (!inBatch && (row === undefined || !bytesEqual(row.version, result!.version!))) conflict('conflict');
         } else if (own !== undefined || !bytesEqual(row!.version, base)) conflict('conflict');
       }
-      if (String((cols as Values | undefined)?.title ?? '').startsWith('refused')) faults.set(n, rejected(n, 'constraint_check'));
+      if (String((cols as Values | undefined)?.title ?? '').startsWith('refused'))
+        faults.set(n, rejected(n, 'constraint_check'));
       const keyColumn = MANIFEST.tables.find(({ id: table_id }) => table_id === table)!.cols[0]![0];
       const next = op === 'delete' ? null : { rev: 0, ...values, ...(cols as Values | undefined), [keyColumn]: key };
       staged.set(at(table, key), { version: 'own', values: next, n });

@@ -8,7 +8,13 @@ import { idle } from './clock.ts';
 import { CARD, NOTE, type Values } from './database.ts';
 import { type AppTables, type Card, World } from './world.ts';
 
-const card = (list: string | null, title: string, more: Values = {}): Values => ({ list, title, note: null, rev: 1, ...more });
+const card = (list: string | null, title: string, more: Values = {}): Values => ({
+  list,
+  title,
+  note: null,
+  rev: 1,
+  ...more,
+});
 const put = (key: bigint, values: Values | null) => ({ table: CARD, key, values: values && { id: key, ...values } });
 const titles = (rows: readonly Card[]) => rows.map(({ title }) => title);
 
@@ -37,7 +43,10 @@ describe('a scope', () => {
     const world = await withRows();
     const scope = world.sync.scope('list:a');
     const seen: number[] = [];
-    scope.table('card').rows().subscribe((rows) => seen.push(rows.length));
+    scope
+      .table('card')
+      .rows()
+      .subscribe((rows) => seen.push(rows.length));
     await idle();
     while (world.connection.deliver());
     await idle();
@@ -291,7 +300,7 @@ describe('resuming', () => {
     const scope = world.sync.scope('list:a');
     await world.run();
     world.connection.end(1006);
-    expect(world.sync.status.value).toMatchObject({ state: 'offline', cause: { code: 'connection_lost' } });
+    expect(world.sync.status.value).toMatchObject({ state: 'offline', cause: { code: 'connection_closed' } });
     await idle();
     expect(scope.status.value).toMatchObject({ data: 'live', stale: true });
     world.server.database.commit([put(2n, card('a', 'while away'))]);
@@ -334,7 +343,11 @@ describe('resuming', () => {
     await idle();
     expect(scope.status.value).toMatchObject({ data: 'rebuilding', progress: 2 });
     world.connection.end(1006);
-    world.server.database.commit([put(1n, card('a', 'after the range was read')), put(2n, null), put(9n, card('a', 'nine'))]);
+    world.server.database.commit([
+      put(1n, card('a', 'after the range was read')),
+      put(2n, null),
+      put(9n, card('a', 'nine')),
+    ]);
     world.server.database.captureAll();
     await world.clock.advance(1_000);
     await world.run();
@@ -360,7 +373,15 @@ describe('resuming', () => {
     await idle();
     const { ref } = world.connection.frames('subscribe')[0]!;
     world.connection.toClient.length = 0;
-    world.connection.answer({ t: 'error', code: 'cursor_invalid', message: '', retryable: false, retry_after_ms: null, ref, of: 'subscribe' });
+    world.connection.answer({
+      t: 'error',
+      code: 'cursor_invalid',
+      message: '',
+      retryable: false,
+      retry_after_ms: null,
+      ref,
+      of: 'subscribe',
+    });
     world.connection.deliver();
     await idle();
     expect(query.value).toBe(rows);
@@ -375,11 +396,26 @@ describe('resuming', () => {
     const scope = world.sync.scope('list:a');
     await world.run();
     const seen: number[] = [];
-    scope.table('card').rows().subscribe((rows) => seen.push(rows.length));
+    scope
+      .table('card')
+      .rows()
+      .subscribe((rows) => seen.push(rows.length));
     const { session } = world.connection;
     const subscription = session!.subscriptions.get('list:a')!;
-    session!.subscriptions.set('list:a', { ...subscription, number: 77, joined: false, rows: { from: session!.delivered, after: '' } });
-    world.connection.answer({ t: 'subscribed', ref: null, scope: 77, name: 'list:a', mode: 'rebuild', reason: 'below_floor' });
+    session!.subscriptions.set('list:a', {
+      ...subscription,
+      number: 77,
+      joined: false,
+      rows: { from: session!.delivered, after: '' },
+    });
+    world.connection.answer({
+      t: 'subscribed',
+      ref: null,
+      scope: 77,
+      name: 'list:a',
+      mode: 'rebuild',
+      reason: 'below_floor',
+    });
     world.connection.deliver();
     await idle();
     expect(scope.status.value).toMatchObject({ data: 'rebuilding', stale: true });

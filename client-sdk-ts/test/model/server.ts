@@ -192,7 +192,8 @@ export class ModelServer {
 
   #subscribe(connection: Connection, { ref, name = '', cursor, token, mismatch }: Subscribe): void {
     const session = connection.session!;
-    if (this.forbidden.has(name)) return connection.answer({ ...error('scope_forbidden', false), ref, of: 'subscribe' });
+    if (this.forbidden.has(name))
+      return connection.answer({ ...error('scope_forbidden', false), ref, of: 'subscribe' });
     this.#numbers += 1;
     const number = this.#numbers;
     const at = cursor === undefined ? null : readCursor(cursor);
@@ -207,7 +208,14 @@ export class ModelServer {
       readAt: 0,
       lsn: at?.lsn ?? run?.from ?? session.delivered,
       effects: at?.effects ?? 0,
-      rows: at !== null ? null : run === null ? { from: session.delivered, after: '' } : run.after === null ? null : { from: run.from, after: run.after },
+      rows:
+        at !== null
+          ? null
+          : run === null
+            ? { from: session.delivered, after: '' }
+            : run.after === null
+              ? null
+              : { from: run.from, after: run.after },
     };
     session.subscriptions.set(name, subscription);
     connection.answer({
@@ -314,7 +322,10 @@ export class ModelServer {
       t: 'page',
       scope: number,
       sv: 1,
-      txs: txs.map(([tx, effects]) => [tx, effects.map(({ op, table, key, version, row }) => [op, table, key, version, row])]),
+      txs: txs.map(([tx, effects]) => [
+        tx,
+        effects.map(({ op, table, key, version, row }) => [op, table, key, version, row]),
+      ]),
       more,
       cursor,
       count: last.count,

@@ -6,7 +6,13 @@ import { idle } from './clock.ts';
 import { CARD, type Values } from './database.ts';
 import { type AppTables, World } from './world.ts';
 
-const card = (list: string | null, title: string, more: Values = {}): Values => ({ list, title, note: null, rev: 1, ...more });
+const card = (list: string | null, title: string, more: Values = {}): Values => ({
+  list,
+  title,
+  note: null,
+  rev: 1,
+  ...more,
+});
 const put = (key: bigint, values: Values | null) => ({ table: CARD, key, values: values && { id: key, ...values } });
 const fresh = (id: bigint, title: string) => ({ id, list: 'a', title, note: null, rev: 1 });
 
@@ -43,7 +49,10 @@ describe('a write', () => {
   test('v6 wr_03 is shown at once, saved, committed, and dropped from the overlay at its cut', async () => {
     const { world, scope } = await live();
     const seen: (string | undefined)[] = [];
-    scope.table('card').rows().subscribe(() => seen.push(titleOf(scope, 1n)));
+    scope
+      .table('card')
+      .rows()
+      .subscribe(() => seen.push(titleOf(scope, 1n)));
     const fate = follow(scope.table('card').update(1n, { title: 'mine' }));
     expect(titleOf(scope, 1n)).toBe('mine');
     expect(pendingStates(world)).toEqual(['queued']);
@@ -116,7 +125,9 @@ describe('a write', () => {
     const fate = follow(write);
     await world.run();
     expect(fate).toEqual({ saved: 'ok', committed: 'ok', visible: 'ok' });
-    expect(world.connection.frames('push')).toMatchObject([{ atomic: true, mutations: [{ n: 1 }, { n: 2, base: { after: 1 } }, { n: 3 }] }]);
+    expect(world.connection.frames('push')).toMatchObject([
+      { atomic: true, mutations: [{ n: 1 }, { n: 2, base: { after: 1 } }, { n: 3 }] },
+    ]);
 
     const refused = follow(
       world.sync.batch(() => {
@@ -280,7 +291,11 @@ describe('order and resends', () => {
     const again = world.sync.scope('list:a');
     await world.run();
     expect(world.sync.pending.value).toMatchObject([
-      { state: 'parked', error: { code: 'constraint_check' }, mutations: [{ table: 'card', key: 1n, columns: { title: 'refused: bad' } }] },
+      {
+        state: 'parked',
+        error: { code: 'constraint_check' },
+        mutations: [{ table: 'card', key: 1n, columns: { title: 'refused: bad' } }],
+      },
       { state: 'parked', error: { code: 'dependency_rejected' } },
     ]);
     for (const { id } of world.sync.pending.value) await world.sync.discard(id);
@@ -375,7 +390,10 @@ describe('conflicts', () => {
       },
     });
     const seen: (string | undefined)[] = [];
-    scope.table('card').rows().subscribe(() => seen.push(titleOf(scope, 1n)));
+    scope
+      .table('card')
+      .rows()
+      .subscribe(() => seen.push(titleOf(scope, 1n)));
     world.server.database.commit([put(1n, card('a', 'card 1', { note: 'theirs' }))]);
     const fate = follow(scope.table('card').update(1n, { title: 'mine' }));
     const on = follow(scope.table('card').update(1n, { title: 'mine, again' }));
@@ -404,7 +422,14 @@ describe('conflicts', () => {
       },
     });
     expect(asked).toMatchObject([
-      { table: 'card', op: 'update', key: 1n, mine: { title: 'mine' }, theirs: { title: 'theirs' }, base: { title: 'card 1' } },
+      {
+        table: 'card',
+        op: 'update',
+        key: 1n,
+        mine: { title: 'mine' },
+        theirs: { title: 'theirs' },
+        base: { title: 'card 1' },
+      },
     ]);
     expect(fate.visible).toBe('ok');
     expect(titleOf(scope, 1n)).toBe('mine');

@@ -71,8 +71,6 @@ describe('frames from the server', () => {
   }
   for (const { name, direction, hex: encoded, code } of vectors('frames_refused')) {
     if (direction !== 'to_client') continue;
-    // To JavaScript 1.0 and 1 are one number, and of a doubled key the later one counts: neither can be told apart here.
-    if (['float_for_a_number', 'field_twice', 'duplicate_field'].includes(name)) continue;
     test(`${name} is ${code === 'unknown_frame' ? 'ignored' : 'refused'}`, () => {
       if (code === 'unknown_frame') expect(decodeFrame(bytes(encoded))).toBeNull();
       else expect(() => decodeFrame(bytes(encoded))).toThrow('malformed');
@@ -86,7 +84,8 @@ describe('values', () => {
       const [wire] = decodeRow(Uint8Array.of(0x91, ...bytes(encoded)));
       const js = fromWire(type as WireType, wire);
       const expected = read(value);
-      if (expected instanceof Float) expect(js).toBe(expected.bytes === 4 ? Math.fround(expected.value) : expected.value);
+      if (expected instanceof Float)
+        expect(js).toBe(expected.bytes === 4 ? Math.fround(expected.value) : expected.value);
       else if (!Array.isArray(expected)) expect(normal(js)).toEqual(normal(expected));
       if (js !== null) {
         const declared = { bool: 'boolean', int: 'number', int64: 'bigint', float32: 'number', float64: 'number' };
