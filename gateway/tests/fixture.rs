@@ -107,6 +107,14 @@ impl Fixture {
         Pusher::start(config).await.expect("a pusher")
     }
 
+    /// Through a link of the test's own, one connection.
+    pub async fn pusher_through(&self, port: u16) -> Pusher {
+        let mut config = config(&self.db, &self.login, &self.role);
+        config.connect = config.connect.port(port);
+        config.connections_max = 1;
+        Pusher::start(config).await.expect("a pusher")
+    }
+
     pub fn client(&self, subject: &str, new: bool) -> ClientPusher {
         self.client_of(self.client_id, subject, new)
     }

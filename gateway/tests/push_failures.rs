@@ -2,10 +2,14 @@
 
 use crate::fixture::{Fixture, Write, codes, insert, one, statuses, update};
 use sqlx::{Connection, Executor};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_embedded::pg_test;
 use tidegate_embedded::testing::TestServer;
 use tidegate_model::RegistryGeneration;
 use tidegate_protocol::{ErrorCode, MutationStatus};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use uuid::Uuid;
 
 pg_test!(
@@ -150,5 +154,72 @@ pg_test!(
         for run in runs {
             assert_eq!(statuses(&run.await.expect("no panic")), ["accepted"]);
         }
+    }
+);
+
+/// Stands between pusher and server, and loses the server's next answer, with the connection, whenever it is told to.
+async fn lossy_link(server_port: u16, lose: Arc<AtomicBool>) -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let server = TcpStream::connect(("127.0.0.1", server_port)).await.expect("the server");
+            tokio::spawn(pass_on(client, server, lose.clone()));
+        }
+    });
+    port
+}
+
+async fn pass_on(mut client: TcpStream, mut server: TcpStream, lose: Arc<AtomicBool>) {
+    let (mut up, mut down) = (vec![0; 65536], vec![0; 65536]);
+    loop {
+        tokio::select! {
+            read = client.read(&mut up) => match read {
+                Ok(count) if count > 0 && server.write_all(&up[..count]).await.is_ok() => {}
+                _ => return,
+            },
+            read = server.read(&mut down) => match read {
+                // The server answers a push when it has committed.
+                Ok(count) if count > 0 && !lose.swap(false, Ordering::SeqCst) => {
+                    if client.write_all(&down[..count]).await.is_err() {
+                        return;
+                    }
+                }
+                _ => return,
+            },
+        }
+    }
+}
+
+pg_test!(
+    NoSlots,
+    async fn wr01_a_lost_commit_answer_is_settled_by_the_stored_outcome(f: Fixture) {
+        let lose = Arc::new(AtomicBool::new(false));
+        let port = lossy_link(f.db.database.server().port(), lose.clone()).await;
+        let pusher = f.pusher_through(port).await;
+        let mut client = f.client_at(&pusher, f.client_id, "ann", true);
+        // Twice: the second time its outcome is told. So both statements are prepared, and the next answer is that of a push.
+        for _ in 0..2 {
+            assert_eq!(
+                statuses(&client.push(&f.push(1, false, vec![insert(1, "ann", "a")])).await),
+                ["accepted"]
+            );
+        }
+        let pushes = [
+            (f.push(2, false, vec![insert(2, "ann", "a")]), "accepted"),
+            (f.push(3, false, vec![insert(1, "ann", "again")]), "conflict"),
+            (f.push(4, true, vec![insert(3, "ann", "a"), insert(4, "ann", "b")]), "accepted"),
+            (f.push(6, false, vec![insert(5, "ann", "a"), insert(6, "ann", "b")]), "accepted"),
+        ];
+        for (push, expected) in &pushes {
+            lose.store(true, Ordering::SeqCst);
+            let reply = client.push(push).await;
+            assert!(!lose.load(Ordering::SeqCst), "an answer was lost");
+            assert!(reply.error.is_none(), "{:?}", reply.error);
+            assert!(statuses(&reply).iter().all(|status| status == expected), "{reply:?}");
+            assert_eq!(client.push(push).await.results, reply.results);
+        }
+        assert_eq!(f.count("select count(*) from public.item").await, 6);
+        assert_eq!(f.count("select count(*) from tidegate.write_fence").await, 6, "nothing ran twice");
     }
 );

@@ -91,16 +91,12 @@ fn check_limits(config: &PushConfig) -> Result<(), PushStartError> {
 /// them, as in development, it does.
 async fn check_role(connection: &mut PgConnection, role: &str) -> Result<(), PushStartError> {
     let database = |error| PushStartError::Database(describe(error));
-    let member: Option<bool> = sqlx::query_scalar(
-        "select pg_has_role(session_user, oid, 'member') from pg_roles where rolname = $1",
-    )
-    .bind(role)
-    .fetch_optional(&mut *connection)
-    .await
-    .map_err(database)?
-    .flatten();
-    if member != Some(true) {
-        return Err(PushStartError::Role(role.to_owned()));
+    // Local to its own statement: only whether it may.
+    let acts = sqlx::query("select set_config('role', $1, true)").bind(role).execute(&mut *connection).await;
+    match acts {
+        Ok(_) => {}
+        Err(sqlx::Error::Database(_)) => return Err(PushStartError::Role(role.to_owned())),
+        Err(error) => return Err(database(error)),
     }
     let granted = include_str!("granted.sql");
     let has = sqlx::query_scalar::<_, bool>(granted)
