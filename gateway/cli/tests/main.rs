@@ -1,3 +1,4 @@
 //! Tests over the whole product: the workspace's shape, and capture and gateway end to end.
 
 mod arrows;
+mod live;

@@ -142,7 +142,6 @@ pub struct ModelClient {
 impl ModelClient {
     /// The socket is gone.
     pub fn disconnect(&mut self) {
-        self.interrupted.clear();
         for subscription in std::mem::take(&mut self.scopes).into_values() {
             if let (Some(rows), Some(token), false) =
                 (subscription.rebuilt, subscription.token, subscription.done)
@@ -204,6 +203,7 @@ impl ModelClient {
                 let reason = subscribed.reason.as_ref().map(|reason| reason.to_string());
                 let rebuilt = match (subscribed.mode, reason.as_deref()) {
                     (SubscriptionMode::Resume, _) => {
+                        self.interrupted.remove(&name);
                         assert!(self.held.contains_key(&name), "a resume of what the client holds");
                         None
                     }
@@ -211,7 +211,10 @@ impl ModelClient {
                         let staged = self.interrupted.remove(&name);
                         Some(staged.expect("a continuation of what was interrupted").0)
                     }
-                    (SubscriptionMode::Rebuild, _) => Some(Held::default()),
+                    (SubscriptionMode::Rebuild, _) => {
+                        self.interrupted.remove(&name);
+                        Some(Held::default())
+                    }
                 };
                 self.scopes.retain(|_, subscription| subscription.name != name);
                 let subscription = Subscription {

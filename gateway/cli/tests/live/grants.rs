@@ -1,0 +1,102 @@
+//! Scopes given and taken while clients look on.
+
+use super::model_client::Seen;
+use super::world::{Client, World};
+use tidegate_embedded::pg_test;
+
+pg_test!(
+    Slots,
+    async fn v7_cl11_what_is_taken_stops_and_what_is_given_can_be_had(world: World) {
+        world.sql("insert into members values (1, 'anna', 'L1')").await;
+        world.sql("insert into items values (1, 'L1', 1, 'one'), (2, 'L2', 2, 'two')").await;
+        let (worker, serving) = world.start().await;
+        let mut anna = Client::connected(&serving, Some("anna")).await;
+        anna.join("list:L1").await;
+        // Given, taken, and rows of both, in one transaction: removals before its pages, additions after.
+        world
+            .sql("begin; update items set body = 'x'; update members set list_id = 'L2' where id = 1; commit")
+            .await;
+        anna.until_seen("scopes", |seen| matches!(seen, Seen::Scopes { added, .. } if added == &["list:L2"]))
+            .await;
+        assert!(!anna.model.held.contains_key("list:L1"), "V7: taken before anything else");
+        let taken = anna
+            .seen
+            .iter()
+            .position(|seen| matches!(seen, Seen::Scopes { removed, .. } if removed == &["list:L1"]));
+        let taken = taken.expect("the removal is told");
+        assert!(
+            anna.seen[taken..]
+                .iter()
+                .all(|seen| !matches!(seen, Seen::Page { name, .. } if name == "list:L1"))
+        );
+        anna.join("list:L2").await;
+        assert_eq!(anna.list("L2"), world.list("L2").await);
+        anna.subscribe("list:L1").await;
+        let seen = anna.until_seen("an answer", |seen| matches!(seen, Seen::Error { .. })).await;
+        assert!(matches!(seen, Seen::Error { code, .. } if code == "scope_forbidden"));
+        worker.stop().await;
+        serving.stop().await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn v7_a_cursor_from_before_the_grant_rebuilds(world: World) {
+        world.sql("insert into members values (1, 'anna', 'L1')").await;
+        world.sql("insert into items values (1, 'L1', 1, 'one')").await;
+        let (worker, serving) = world.start().await;
+        let mut anna = Client::connected(&serving, Some("anna")).await;
+        anna.join("list:L1").await;
+        let cursor = anna.model.cursor("list:L1").map(<[u8]>::to_vec);
+        anna.disconnect();
+        world.sql("delete from members").await;
+        world.settle().await;
+        world.sql("insert into members values (2, 'anna', 'L1')").await;
+        world.settle().await;
+        anna.connect(&serving).await;
+        anna.subscribe_with("list:L1", cursor, None).await;
+        assert_eq!(anna.joined("list:L1").await, "regranted");
+        worker.stop().await;
+        serving.stop().await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn v7_a_grant_that_is_given_by_two_rows_is_taken_with_the_last(world: World) {
+        world.sql("insert into members values (1, 'anna', 'L1'), (2, 'anna', 'L1')").await;
+        let (worker, serving) = world.start().await;
+        let mut anna = Client::connected(&serving, Some("anna")).await;
+        anna.join("list:L1").await;
+        world.sql("delete from members where id = 1").await;
+        world.settle().await;
+        world.sql("insert into items values (1, 'L1', 1, 'one')").await;
+        anna.until_list(&world, "L1").await;
+        world.sql("delete from members where id = 2").await;
+        anna.until_seen(
+            "scopes",
+            |seen| matches!(seen, Seen::Scopes { removed, .. } if removed == &["list:L1"]),
+        )
+        .await;
+        worker.stop().await;
+        serving.stop().await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn v7_a_rule_that_is_registered_later_is_told_to_those_who_are_there(world: World) {
+        let (worker, serving) = world.start().await;
+        let mut anna = Client::connected(&serving, Some("anna")).await;
+        world.sql("select tidegate.register_grant('{\"scope\": \"user:{subject.id}\"}')").await;
+        world.settle().await;
+        anna.until_seen(
+            "scopes",
+            |seen| matches!(seen, Seen::Scopes { added, .. } if added == &["user:anna"]),
+        )
+        .await;
+        anna.join("user:anna").await;
+        worker.stop().await;
+        serving.stop().await;
+    }
+);

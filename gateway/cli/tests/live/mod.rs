@@ -1,0 +1,12 @@
+//! Capture and gateway in one process on a fresh database, and clients over real sockets that check everything they are told.
+
+// The same model client that judges the session's property tests judges the running product.
+#[path = "../../../src/session/tests/model_client.rs"]
+mod model_client;
+
+mod grants;
+mod history;
+mod sessions;
+mod socket;
+mod world;
+mod writes;
