@@ -7,7 +7,7 @@ import { Catalog } from './catalog.ts';
 import { backoffMs } from './connection/backoff.ts';
 import { type AuthReason, Connection } from './connection/connection.ts';
 import { type Environment, randomFraction } from './environment.ts';
-import { type ClientCode, SyncError } from './errors.ts';
+import { type ClientCode, SyncError, transient } from './errors.ts';
 import { HeldScope } from './held-scope.ts';
 import { Lane } from './lane.ts';
 import type { Log } from './log.ts';
@@ -51,10 +51,12 @@ export class Engine {
   readonly pending = new Cell<readonly unknown[]>([]);
   readonly assigned = new Cell<readonly string[]>([]);
   readonly decoder: RowDecoder;
+  readonly pusher: Pusher;
+  /** Why nothing can be written any more; null: it can. */
+  ended: SyncError | null = null;
   readonly #options: EngineOptions;
   readonly #environment: Environment;
   readonly #lane: Lane;
-  readonly #pusher: Pusher;
   readonly #resolver: Resolver;
   #session: StoreSession | null = null;
   #heads = new Map<string, StoredScope>();
@@ -65,7 +67,6 @@ export class Engine {
   #assignedSet: number | null = null;
   #linger: unknown = null;
   #started = false;
-  #ended: SyncError | null = null;
 
   constructor(options: EngineOptions) {
     this.#options = options;
@@ -79,7 +80,7 @@ export class Engine {
       frame: (frame) => this.#lane.run(() => this.#frame(frame)),
       lost: () => this.#lane.run(() => this.#lost()),
     });
-    this.#pusher = new Pusher(options.environment, this.outbox, this.catalog, {
+    this.pusher = new Pusher(options.environment, this.outbox, this.catalog, {
       send: (frame) => this.connection.send(frame),
       ref: () => this.connection.nextRef(),
       flush: () => this.#flush(),
@@ -95,14 +96,9 @@ export class Engine {
       run: (task) =>
         this.#lane.run(async () => {
           task();
-          await this.#settle();
+          await this.settle();
         }),
     });
-  }
-
-  /** Why nothing can be written any more; null: it can. */
-  get ended(): SyncError | null {
-    return this.#ended;
   }
 
   hold(name: string): HeldScope {
@@ -129,22 +125,13 @@ export class Engine {
   written(): void {
     this.start();
     this.#publish([]);
-    this.#lane.run(() => this.#settle());
+    this.#lane.run(() => this.settle());
   }
 
   /** Runs in order with frames. */
   inOrder<V>(task: () => V | Promise<V>): Promise<V> {
     this.start();
     return this.#lane.ask(task);
-  }
-
-  /** Saves and publishes what the outbox changed, sends what is due. */
-  settle(): Promise<void> {
-    return this.#settle();
-  }
-
-  voided(): void {
-    this.#pusher.voidNow();
   }
 
   again(): void {
@@ -162,11 +149,11 @@ export class Engine {
   }
 
   async close(clear: boolean): Promise<void> {
-    if (this.#ended?.code === 'closed') return;
+    if (this.ended?.code === 'closed') return;
     const error = new SyncError('closed', 'this Sync is closed');
-    this.#ended = error;
+    this.ended = error;
     this.#environment.clearTimer(this.#linger);
-    this.#pusher.stop();
+    this.pusher.stop();
     this.connection.close();
     await this.#lane.ask(async () => {
       if (this.#session === null) return;
@@ -190,7 +177,7 @@ export class Engine {
       this.#assignedSet = stored.assigned?.set ?? null;
       this.assigned.set(stored.assigned?.names ?? []);
       this.outbox.restore(stored.client, stored.outbox);
-      await this.#settle();
+      await this.settle();
     });
   }
 
@@ -198,7 +185,7 @@ export class Engine {
   #demand(): void {
     this.#environment.clearTimer(this.#linger);
     this.#linger = null;
-    if (this.#ended !== null) return;
+    if (this.ended !== null) return;
     if (this.held.size > 0 || this.outbox.active) this.connection.want();
     else this.#linger = this.#environment.setTimer(() => this.connection.unwant(), LINGER_MS);
   }
@@ -259,11 +246,11 @@ export class Engine {
         return;
       case 'outcome':
         this.outbox.outcome(frame.results);
-        this.#pusher.answered(frame.ref);
-        return this.#settle();
+        this.pusher.answered(frame.ref);
+        return this.settle();
       case 'capture_pending':
         this.outbox.delayed(frame.numbers);
-        return this.#settle();
+        return this.settle();
       case 'scopes':
         return this.#scopes(frame.added, frame.removed, frame.set);
       case 'error':
@@ -281,9 +268,7 @@ export class Engine {
       await this.#apply({ manifest: { sv: frame.sv, manifest: frame.schema } });
       if (this.#checkSchema(frame.schema)) return;
     } else if (!this.catalog.has(frame.sv)) {
-      throw new SyncError('protocol_violation', 'welcome without the manifest of its schema version', {
-        retryable: true,
-      });
+      throw transient('protocol_violation', 'welcome without the manifest of its schema version');
     }
     this.catalog.sv = frame.sv;
     const before = this.#assignedSet === frame.set ? [] : this.assigned.value;
@@ -291,9 +276,9 @@ export class Engine {
     const added = frame.assigned.filter((name) => !this.assigned.value.includes(name));
     await this.#scopes(added, removed, frame.set);
     // First what has no outcome, in order of number; then the scopes; then what was never sent.
-    this.#pusher.online(frame.limits);
+    this.pusher.online(frame.limits);
     for (const { state } of this.held.values()) this.#subscribe(state);
-    await this.#settle();
+    await this.settle();
   }
 
   /** True: they do not fit, and the connection is given up. */
@@ -333,8 +318,8 @@ export class Engine {
     const tell = come.apply();
     this.#publish(changes);
     tell();
-    if (some) this.#pusher.progressed();
-    await this.#settle();
+    if (some) this.pusher.progressed();
+    await this.settle();
   }
 
   /** V4: discarded, rebuilt once, reported. A second time in a row it ends with an error, and nothing loops. */
@@ -385,11 +370,11 @@ export class Engine {
     this.#options.log('warn', 'server_error', { code, of: frame.of ?? '' });
     if (code === 'client_expired' || code === 'client_forked') {
       this.outbox.forget({ code, message });
-      await this.#settle();
-      return this.connection.drop(new SyncError(code, message, { retryable: true }));
+      await this.settle();
+      return this.connection.drop(transient(code, message));
     }
     if (ref === null) return;
-    if (this.#pusher.refused(frame)) return this.#settle();
+    if (this.pusher.refused(frame)) return this.settle();
     const scope = this.replica.byRef(ref);
     if (scope === undefined) return;
     const error = new SyncError(code, message, { retryable });
@@ -433,16 +418,16 @@ export class Engine {
   #lost(): void {
     this.#limits = null;
     this.#come = [];
-    this.#pusher.offline();
+    this.pusher.offline();
     this.replica.lost();
     this.#publish([]);
   }
 
   /** Saves what the outbox changed, decides conflicts, sends what is due, and shows it. */
-  async #settle(): Promise<void> {
+  async settle(): Promise<void> {
     this.#resolver.advance();
     await this.#flush();
-    if (this.#limits !== null) await this.#pusher.pump();
+    if (this.#limits !== null) await this.pusher.pump();
     this.#publish([]);
     this.#demand();
   }
@@ -499,7 +484,7 @@ export class Engine {
     this.#options.log('error', known.code, { message: known.message });
     if (known.code === 'store_failed') {
       // What cannot be saved is not promised.
-      this.#ended ??= known;
+      this.ended ??= known;
       this.outbox.close(known);
     }
     if (known.retryable) this.connection.drop(known);

@@ -78,3 +78,8 @@ export class SyncError extends Error {
     this.requestId = more.requestId;
   }
 }
+
+/** Why a session ended or cannot begin, where the next attempt may go better. */
+export function transient(code: Code, message: string): SyncError {
+  return new SyncError(code, message, { retryable: true });
+}

@@ -64,7 +64,7 @@ export class Writer {
     try {
       fn();
     } catch (error) {
-      outbox.draft(this.#draft.entry, undefined);
+      outbox.lay(this.#draft.entry, undefined);
       this.#engine.written();
       throw error;
     } finally {
@@ -72,7 +72,7 @@ export class Writer {
       this.#draft = null;
     }
     if (draft.error !== null || draft.entry.mutations.length === 0) {
-      outbox.draft(draft.entry, undefined);
+      outbox.lay(draft.entry, undefined);
       this.#engine.written();
       draft.pending.end(failed(draft.error ?? new SyncError('invalid_value', 'the batch is empty')));
       return draft.pending.write;
@@ -123,7 +123,7 @@ export class Writer {
       if (entry === undefined || entry.state === 'committed') return;
       if (entry.state === 'sent' || entry.voiding) {
         outbox.abandon(id, null);
-        this.#engine.voided();
+        this.#engine.pusher.voidNow();
       } else {
         outbox.drop(id, { ok: false, error: new SyncError('discarded', 'given up') });
       }
@@ -152,7 +152,7 @@ export class Writer {
     }
     const { entry } = draft;
     draft.entry = { ...entry, mutations: [...entry.mutations, mutation] };
-    outbox.draft(entry, draft.entry);
+    outbox.lay(entry, draft.entry);
     view.invalidate();
     return draft.pending.write;
   }

@@ -6,7 +6,7 @@
 import { hex } from '../bytes.ts';
 import type { Environment, SocketLike } from '../environment.ts';
 import { randomFraction } from '../environment.ts';
-import { SyncError } from '../errors.ts';
+import { SyncError, transient } from '../errors.ts';
 import { decodeFrame, type FrameOf } from '../protocol/decode.ts';
 import { encode, type Wire } from '../protocol/encode.ts';
 import {
@@ -209,7 +209,7 @@ export class Connection {
     try {
       token = await this.#auth(why);
     } catch {
-      if (epoch === this.#epoch) this.#lost(new SyncError('auth_failed', 'auth() threw', { retryable: true }));
+      if (epoch === this.#epoch) this.#lost(transient('auth_failed', 'auth() threw'));
       return;
     }
     if (epoch !== this.#epoch || this.#state !== 'authorizing') return;
@@ -221,14 +221,14 @@ export class Connection {
 
   #open(): void {
     this.#timer('connect', CONNECT_TIMEOUT_MS, () =>
-      this.#lost(new SyncError('connect_timeout', 'the server did not answer in time', { retryable: true })),
+      this.#lost(transient('connect_timeout', 'the server did not answer in time')),
     );
     let socket: SocketLike;
     try {
       socket = this.#environment.socket(this.#url, SUBPROTOCOL);
     } catch (error) {
       if (error instanceof SyncError) return this.refuse(error);
-      return this.#lost(new SyncError('connection_closed', 'the socket could not be made', { retryable: true }));
+      return this.#lost(transient('connection_closed', 'the socket could not be made'));
     }
     socket.binaryType = 'arraybuffer';
     socket.onopen = () => this.#on('opened');
@@ -262,7 +262,7 @@ export class Connection {
       if (!(data instanceof ArrayBuffer)) throw new TypeError('expected a binary frame');
       frame = decodeFrame(new Uint8Array(data));
     } catch (error) {
-      return this.#lost(new SyncError('protocol_violation', (error as Error).message, { retryable: true }));
+      return this.#lost(transient('protocol_violation', (error as Error).message));
     }
     if (frame === null) return;
     switch (frame.t) {
@@ -306,7 +306,7 @@ export class Connection {
   }
 
   #closed(code: number): void {
-    const cause = this.#cause ?? new SyncError('connection_closed', `closed with code ${code}`, { retryable: true });
+    const cause = this.#cause ?? transient('connection_closed', `closed with code ${code}`);
     if (code === CLOSE_CODES.auth_failed || code === CLOSE_CODES.auth_expired) return this.#rejected(cause);
     if (code === CLOSE_CODES.protocol && !cause.retryable) return this.refuse(cause);
     if (code === CLOSE_CODES.protocol || code === CLOSE_CODES.limit) {
@@ -373,7 +373,7 @@ export class Connection {
   }
 
   #silent(): void {
-    this.#lost(new SyncError('connection_silent', 'nothing came from the server', { retryable: true }));
+    this.#lost(transient('connection_silent', 'nothing came from the server'));
   }
 
   /** The device may have slept: look at once whether the connection is alive, or try again soon. */

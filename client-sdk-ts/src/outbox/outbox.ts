@@ -96,11 +96,6 @@ export class Outbox {
     return hex(randomBytes(this.#environment, 16));
   }
 
-  /** A draft is laid over the rows, but neither saved nor sent until `add`. */
-  draft(before: Entry | undefined, after: Entry | undefined): void {
-    this.#lay(before, after);
-  }
-
   add(entry: Entry, drafted: Entry | undefined, pending = new PendingWrite(entry.id)): Write {
     this.#place(entry, drafted);
     this.#dirty.add(entry.id);
@@ -419,22 +414,23 @@ export class Outbox {
   }
 
   #put(entry: Entry): void {
-    this.#lay(this.#entries.get(entry.id), entry);
+    this.lay(this.#entries.get(entry.id), entry);
     this.#entries.set(entry.id, entry);
     this.#dirty.add(entry.id);
   }
 
   #place(entry: Entry, drafted: Entry | undefined): void {
-    this.#lay(drafted, entry);
+    this.lay(drafted, entry);
     this.#entries.set(entry.id, entry);
   }
 
   #remove(entry: Entry): void {
-    this.#lay(this.#entries.get(entry.id), undefined);
+    this.lay(this.#entries.get(entry.id), undefined);
     this.#entries.delete(entry.id);
   }
 
-  #lay(before: Entry | undefined, after: Entry | undefined): void {
+  /** Lays an entry over the rows, or takes it away. A draft is laid over, but neither saved nor sent until `add`. */
+  lay(before: Entry | undefined, after: Entry | undefined): void {
     for (const table of this.overlay.replace(before, after)) this.#touched.add(table);
   }
 }

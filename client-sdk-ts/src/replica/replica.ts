@@ -4,7 +4,7 @@
  */
 
 import { digestFromBytes } from '../digest.ts';
-import { SyncError } from '../errors.ts';
+import { type SyncError, transient } from '../errors.ts';
 import type { RowKey } from '../key.ts';
 import type { FrameOf } from '../protocol/decode.ts';
 import type { ScopeStep, StoredRow } from '../store/store.ts';
@@ -96,7 +96,7 @@ export class Replica {
         tx,
         effects.map(([op, table, key, version, row]): RowChange => {
           if (op === 2) return { table, key, row: null };
-          if (row === null) throw new SyncError('protocol_violation', 'an upsert without row', { retryable: true });
+          if (row === null) throw transient('protocol_violation', 'an upsert without row');
           return { table, key, row: kept(scope, receivedRow(table, key, version, row, frame.sv)) };
         }),
       );

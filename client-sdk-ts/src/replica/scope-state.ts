@@ -1,6 +1,6 @@
 /** One held scope: its subscription, what is shown, what is staged. Changes no rows by itself: `replica.ts` applies cuts. */
 
-import { SyncError } from '../errors.ts';
+import { type SyncError, transient } from '../errors.ts';
 import { Cell, sameFields } from '../signal.ts';
 import { PHASES, type Phase, type PhaseEvent } from './phase.ts';
 import { Rows, type Staged } from './rows.ts';
@@ -57,7 +57,7 @@ export class ScopeState {
   on(event: PhaseEvent): void {
     const next = PHASES[this.phase][event];
     if (next === 'violation') {
-      throw new SyncError('protocol_violation', `${event} while a scope is ${this.phase}`, { retryable: true });
+      throw transient('protocol_violation', `${event} while a scope is ${this.phase}`);
     }
     this.phase = next;
   }
