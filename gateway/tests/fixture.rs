@@ -107,6 +107,10 @@ impl Fixture {
         Pusher::start(config).await.expect("a pusher")
     }
 
+    pub fn push_config(&self, login: &str, role: &str) -> PushConfig {
+        config(&self.db, login, role)
+    }
+
     /// Through a link of the test's own, one connection.
     pub async fn pusher_through(&self, port: u16) -> Pusher {
         let mut config = config(&self.db, &self.login, &self.role);

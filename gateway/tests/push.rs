@@ -409,3 +409,35 @@ pg_test!(
         assert_eq!(rows(1, 99).await, rows(101, 199).await);
     }
 );
+
+pg_test!(
+    NoSlots,
+    async fn v6_write_fences_stay_until_through_acknowledged_and_old(f: Fixture) {
+        let mut client = f.client("ann", true);
+        let many = (1..=4).map(|id| insert(id, "ann", "a")).collect();
+        assert_eq!(client.push(&f.push(1, false, many)).await.results.len(), 4);
+        // As a worker and an acknowledgement leave them. 1 and 2 went through an hour and a second ago, 3 was covered by a baseline
+        // an hour ago, 4 is pending; all but 2's outcomes are forgotten.
+        f.sql(
+            "insert into tidegate.source_transaction (generation, commit_lsn, end_lsn, xid, committed_at, event_count, effect_count, effect_bytes, manifest) \
+             values (1, '0/1', '0/1', 1, clock_timestamp() - interval '1 hour', 0, 0, 0, ''), (1, '0/2', '0/2', 2, clock_timestamp(), 0, 0, 0, ''); \
+             insert into tidegate.stream_reset (reset_id, kind, phase, slot_name, database_name, plugin, state_id, phase_at) \
+             values (gen_random_uuid(), 'reset', 'activated', 's', 'd', 'pgoutput', 1, clock_timestamp() - interval '1 hour'); \
+             update tidegate.write_fence set generation = 1, materialized_commit_lsn = ('0/' || number)::pg_lsn where number <= 2; \
+             update tidegate.write_fence set covered_by = (select reset_id from tidegate.stream_reset) where number = 3; \
+             delete from tidegate.client_mutation where number <> 2",
+        )
+        .await;
+        let left = "select number::text from tidegate.write_fence order by number";
+        assert_eq!(f.count("select tidegate.prune_write_fences('30 minutes', 100)").await, 2);
+        assert_eq!(f.column(left).await, ["2", "4"]);
+        assert_eq!(
+            f.count("select tidegate.prune_write_fences('0', 100)").await,
+            0,
+            "an outcome that is kept keeps its fence"
+        );
+        f.sql("delete from tidegate.client_mutation").await;
+        assert_eq!(f.count("select tidegate.prune_write_fences('0', 100)").await, 1);
+        assert_eq!(f.column(left).await, ["4"]);
+    }
+);

@@ -4,8 +4,10 @@ use crate::fixture::{Fixture, Write, codes, insert, one, statuses, update};
 use sqlx::{Connection, Executor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tidegate_embedded::pg_test;
 use tidegate_embedded::testing::TestServer;
+use tidegate_gateway::push::{PushConfig, PushStartError, Pusher};
 use tidegate_model::RegistryGeneration;
 use tidegate_protocol::{ErrorCode, MutationStatus};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -221,5 +223,38 @@ pg_test!(
         }
         assert_eq!(f.count("select count(*) from public.item").await, 6);
         assert_eq!(f.count("select count(*) from tidegate.write_fence").await, 6, "nothing ran twice");
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn a_pusher_that_could_not_push_does_not_start(f: Fixture) {
+        let start = async |login: &str, role: &str| Pusher::start(f.push_config(login, role)).await.map(drop);
+        assert!(start(&f.login, &f.role).await.is_ok());
+        let missing = start(&f.login, "no_such_role").await;
+        assert!(matches!(missing, Err(PushStartError::Role(role)) if role == "no_such_role"));
+        let other = format!("other_{}", f.db.database.name());
+        f.sql(&format!("create role {other} nologin")).await;
+        let stranger = start(&f.login, &other).await;
+        assert!(matches!(stranger, Err(PushStartError::Role(role)) if role == other), "not a member");
+        f.sql(&format!("grant {other} to {}", f.login)).await;
+        let ungranted = start(&f.login, &other).await;
+        let expected = format!("select tidegate.grant_push('{}', array['{other}'::name])", f.login);
+        assert!(
+            matches!(&ungranted, Err(PushStartError::Rights(statement)) if *statement == expected),
+            "{ungranted:?}"
+        );
+        f.sql(&expected).await;
+        assert!(start(&f.login, &other).await.is_ok());
+
+        let config = f.push_config(&f.login, &f.role);
+        for wrong in [
+            PushConfig { connections_max: 0, ..config.clone() },
+            PushConfig { batch_mutations_max: 301, ..config.clone() },
+            PushConfig { timeout: Duration::ZERO, ..config },
+        ] {
+            assert!(matches!(Pusher::start(wrong).await, Err(PushStartError::Limits(_))));
+        }
+        f.sql(&format!("drop owned by {other}; drop role {other}")).await;
     }
 );

@@ -7,6 +7,13 @@
 //! It publishes nothing (V1): what an accepted mutation changed reaches clients by the WAL alone. It keeps nothing that a restart
 //! would lose: numbers, outcomes and fences are in PostgreSQL, so a push whose answer was lost is simply sent again.
 //!
+//! What it needs in the database, once: the application's role, a login role that may act as it and nothing else, and their rights.
+//!
+//! ```sql
+//! create role gateway login noinherit password '…'; grant app to gateway;
+//! select tidegate.grant_push('gateway', array['app']::name[]);   -- as the owner of schema tidegate
+//! ```
+//!
 //! For the session: one [`ClientPusher`] per socket, from [`Pusher::client`]; its methods take `&mut self`, because a client's pushes
 //! run one after the other. Call [`ClientPusher::hello`] before `welcome`; answer frames with [`PushReply`]. Mutation rates and sockets
 //! per subject are the session's to limit. Nothing else is needed.
