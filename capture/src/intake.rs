@@ -6,8 +6,8 @@ use crate::CaptureError;
 use crate::acknowledge::IdleObservation;
 use crate::config::{Config, Limits};
 use crate::failpoints::fail_point;
-use crate::materialize::Materializer;
 use crate::registry;
+use crate::replay::Replay;
 use crate::source::SourceEvent;
 use crate::visibility;
 use sqlx::PgConnection;
@@ -15,7 +15,10 @@ use std::sync::Arc;
 use std::time::Instant;
 use tidegate_model::{Lsn, RegistryGeneration, Snapshot};
 use tidegate_stream::decode::LogicalMessage;
-use tidegate_stream::{Assembler, FileSpool, PairedTransaction, SpoolFactory, Step, Transaction};
+use tidegate_stream::{
+    Assembler, FileSpool, PairedTransaction, PieceLimits, SpoolFactory, Step, Transaction,
+};
+use uuid::Uuid;
 
 /// What has arrived and is not durable.
 pub(crate) struct Intake {
@@ -33,10 +36,19 @@ pub(crate) struct Intake {
     singly_until: Option<Lsn>,
     /// End of the newest keepalive, while nothing came after it.
     keepalive: Option<Lsn>,
+    /// What was durable when the stream began.
+    replay: Replay,
+    /// Nothing may share a commit with the barrier from behind it.
+    barrier: Option<Uuid>,
 }
 
 impl Intake {
-    pub(crate) fn new(registry: Arc<Snapshot>, config: &Config, singly_until: Option<Lsn>) -> Intake {
+    pub(crate) fn new(
+        registry: Arc<Snapshot>,
+        replay: Replay,
+        config: &Config,
+        singly_until: Option<Lsn>,
+    ) -> Intake {
         let limits = config.limits;
         let stream_limits = tidegate_stream::Limits {
             memory_bytes: limits.transaction_memory_bytes_max,
@@ -54,14 +66,20 @@ impl Intake {
             stopped: None,
             singly_until,
             keepalive: None,
+            replay,
+            barrier: None,
         }
+    }
+
+    /// A group ends with the transaction that carries this marker.
+    pub(crate) fn end_group_at(&mut self, nonce: Uuid) {
+        self.barrier = Some(nonce);
     }
 
     /// Takes one event. `reader` is asked for registry snapshots and for the records of replayed transactions.
     pub(crate) async fn take(
         &mut self,
         event: SourceEvent,
-        materializer: &Materializer,
         reader: &mut PgConnection,
     ) -> Result<(), CaptureError> {
         let step = match event {
@@ -80,7 +98,7 @@ impl Intake {
         self.keepalive = None;
         let taken = match step {
             Ok(Step::Continue) => Ok(()),
-            Ok(Step::Transaction(transaction)) => self.pair(*transaction, materializer, reader).await,
+            Ok(Step::Transaction(transaction)) => self.pair(*transaction, reader).await,
             Ok(Step::NeedsSnapshot { generation, xid }) => {
                 match self::snapshot(reader, generation, xid).await {
                     Ok(snapshot) => self.assembler.provide_snapshot(snapshot).map_err(CaptureError::from),
@@ -90,8 +108,8 @@ impl Intake {
             Err(error) => Err(error.into()),
         };
         match taken {
-            // Everything before it becomes durable first; then it blocks.
-            Err(error @ CaptureError::Blocked(_)) if !self.group.is_empty() => {
+            // Everything before it becomes durable first, also what is on its way into a commit; then it blocks.
+            Err(error @ CaptureError::Blocked(_)) => {
                 self.stopped = Some(error);
                 Ok(())
             }
@@ -102,21 +120,20 @@ impl Intake {
     async fn pair(
         &mut self,
         transaction: Transaction,
-        materializer: &Materializer,
         reader: &mut PgConnection,
     ) -> Result<(), CaptureError> {
         fail_point!(TRANSACTION_ASSEMBLED);
         let paired = transaction.pair()?;
         fail_point!(TRANSACTION_PAIRED);
-        let header = *paired.header();
-        if materializer.is_replay(&header) {
-            if let Some(stored) = materializer.stored_manifest(reader, &header).await? {
+        if self.replay.covers(paired.header()) {
+            let header = *paired.header();
+            if let Some(stored) = self.replay.stored_manifest(reader, &header).await? {
                 paired.verify_replay(&stored)?;
             }
             metrics::counter!("tidegate_replayed_transactions_total").increment(1);
             return Ok(());
         }
-        if materializer.is_large(&paired) && !self.group.is_empty() {
+        if !paired.fits(&piece_limits(&self.limits)) && !self.group.is_empty() {
             self.held = Some(paired);
         } else {
             self.push(paired);
@@ -131,17 +148,24 @@ impl Intake {
         self.group.push(paired);
     }
 
-    /// Whether the group waits for nothing: a limit is reached, or what comes next must not join it.
-    pub(crate) fn is_full(&self, now: Instant) -> bool {
-        let Some(first) = self.group.first() else { return self.stopped.is_some() };
+    /// Whether nothing more may join the group: a limit is reached, or what comes next must not share its commit.
+    pub(crate) fn is_full(&self) -> bool {
+        let Some((first, last)) = self.group.first().zip(self.group.last()) else {
+            return self.stopped.is_some();
+        };
         let singly = self.singly_until.is_some_and(|until| first.header().commit_lsn < until);
         singly
             || self.stopped.is_some()
             || self.held.is_some()
+            || self.barrier.is_some_and(|nonce| last.markers().contains(&nonce))
             || self.group.len() >= self.limits.group_transactions_max
             || self.group_events >= self.limits.group_events_max as u64
             || self.group_bytes >= self.limits.group_bytes_max as u64
-            || self.group_since.is_some_and(|since| now.duration_since(since) >= self.limits.group_age_max)
+    }
+
+    /// Whether the group has waited for company long enough.
+    pub(crate) fn is_old(&self, now: Instant) -> bool {
+        self.group_since.is_some_and(|since| now.duration_since(since) >= self.limits.group_age_max)
     }
 
     /// The group that the next commit makes durable.
@@ -179,6 +203,11 @@ impl Intake {
     pub(crate) fn pending_since_pg_micros(&self) -> Option<i64> {
         self.group.first().map(|first| first.header().committed_at_pg_micros)
     }
+}
+
+/// One piece holds a group, or a part of a transaction that is larger than a group may be.
+pub(crate) fn piece_limits(limits: &Limits) -> PieceLimits {
+    PieceLimits { rows_max: limits.group_events_max, bytes_max: limits.group_bytes_max }
 }
 
 /// Files without a name: nothing is left behind by a crash.

@@ -27,6 +27,7 @@ mod ownership;
 pub mod poison;
 mod progress;
 mod registry;
+mod replay;
 mod run;
 mod settings;
 mod slot;

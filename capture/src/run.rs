@@ -4,12 +4,12 @@
 use crate::acknowledge::{Acknowledger, IdleObservation};
 use crate::config::Config;
 use crate::failpoints::fail_point;
-use crate::heartbeat::State;
 use crate::intake::Intake;
 use crate::materialize::{Materialized, Materializer, Target};
 use crate::notify::{Committed, Hooks};
 use crate::ownership::{self, Claim};
 use crate::progress::{self, ProgressWriter, Stream};
+use crate::replay::Replay;
 use crate::settings::{self, Purpose};
 use crate::slot::{self, Reconciliation};
 use crate::source::{Gated, Source};
@@ -63,7 +63,8 @@ pub(crate) async fn session(worker: &mut Worker) -> Result<Infallible, CaptureEr
     let registry = registry::load(&mut sql.control, in_force).await?;
 
     let target = Target::Live { generation: stream.generation, state: stream.state };
-    let mut intake = Intake::new(registry, &worker.config, worker.singly_until);
+    let replay = Replay::new(target, boundary.processed);
+    let mut intake = Intake::new(registry, replay, &worker.config, worker.singly_until);
     let mut materializer = Materializer::new(
         &mut sql.writer,
         claim,
@@ -78,9 +79,10 @@ pub(crate) async fn session(worker: &mut Worker) -> Result<Infallible, CaptureEr
     worker.streaming(&stream, boundary.processed);
 
     loop {
-        receive(worker, &mut source, &mut intake, &materializer, &acknowledger, &mut sql.control).await?;
+        let due = acknowledger.next_due(intake.idle(), &worker.config.limits);
+        receive(worker, &mut source, &mut intake, &mut sql.control, due).await?;
         if !intake.group().is_empty() {
-            let done = materialize(worker, &mut intake, &mut materializer, &mut sql.writer).await?;
+            let done = materialize(worker, &mut source, &mut intake, &mut materializer, &mut sql).await?;
             let position = acknowledger.committed(done.processed);
             acknowledger.report(position, &source)?;
             worker.committed(&done);
@@ -119,7 +121,9 @@ async fn open_stream(
     let confirmed = slot::check_usable(&stream.slot, facts.as_ref(), worker.endpoint.database())?;
     let limits = &worker.config.limits;
     let start = confirmed.max(boundary.acknowledged);
-    let gated = Gated::connect(&worker.endpoint, worker.id, limits, &stream.slot, start).await?;
+    let gated =
+        Gated::connect(&worker.stream_thread, &worker.endpoint, worker.id, limits, &stream.slot, start)
+            .await?;
     slot::check_server(stream, &gated.server, slot::database_oid(&mut sql.control).await?)?;
     let mut writer =
         ProgressWriter { connection: &mut sql.writer, epoch: claim.epoch, generation: stream.generation };
@@ -138,7 +142,7 @@ async fn open_stream(
     }
     fail_point!(SLOT_RECONCILED);
     ownership::record_walsender(&mut sql.writer, claim, gated.walsender_pid).await?;
-    Ok((gated.start(limits).await?, boundary))
+    Ok((gated.start(&worker.stream_thread, limits).await?, boundary))
 }
 
 /// Waits for something to do, then takes what has arrived, as far as one commit may reach.
@@ -146,23 +150,21 @@ async fn receive(
     worker: &Worker,
     source: &mut Source,
     intake: &mut Intake,
-    materializer: &Materializer,
-    acknowledger: &Acknowledger,
     control: &mut PgConnection,
+    due: Option<Instant>,
 ) -> Result<(), CaptureError> {
-    if intake.group().is_empty() {
-        let timer = acknowledger.next_due(intake.idle(), &worker.config.limits);
+    if intake.group().is_empty() && !intake.is_full() {
         let event = tokio::select! {
             biased;
             () = worker.heartbeat.ownership_lost() => return Err(CaptureError::OwnershipLost),
             event = source.receive() => event?,
-            () = until(timer) => return Ok(()),
+            () = until(due) => return Ok(()),
         };
-        intake.take(event, materializer, control).await?;
+        intake.take(event, control).await?;
     }
-    while !intake.is_full(Instant::now()) {
+    while !intake.is_full() && !intake.is_old(Instant::now()) {
         match source.try_receive()? {
-            Some(event) => intake.take(event, materializer, control).await?,
+            Some(event) => intake.take(event, control).await?,
             None => break,
         }
     }
@@ -170,15 +172,34 @@ async fn receive(
     Ok(())
 }
 
+/// Makes the group durable. While the server works on it, the next group is received.
 async fn materialize(
     worker: &mut Worker,
+    source: &mut Source,
     intake: &mut Intake,
     materializer: &mut Materializer,
-    writer: &mut PgConnection,
+    sql: &mut Connections,
 ) -> Result<Materialized, CaptureError> {
     let mut group = intake.take_group();
     worker.attempt = Attempt::of(&group);
-    let done = materializer.materialize(writer, &mut group).await?;
+    let mut work = std::pin::pin!(materializer.materialize(&mut sql.writer, &mut group));
+    let done = loop {
+        tokio::select! {
+            biased;
+            done = &mut work => break done?,
+            event = source.receive(), if !intake.is_full() => {
+                let taken = match event {
+                    Ok(event) => intake.take(event, &mut sql.control).await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = taken {
+                    // It is not about the group: that one comes again, and its commit may have succeeded.
+                    worker.attempt = None;
+                    return Err(error);
+                }
+            }
+        }
+    };
     worker.attempt = None;
     Ok(done)
 }
@@ -228,26 +249,11 @@ pub(crate) async fn catch_up(
     sql: &mut Connections,
     nonce: uuid::Uuid,
 ) -> Result<tidegate_stream::Marker, CaptureError> {
+    intake.end_group_at(nonce);
     loop {
-        let event = tokio::select! {
-            biased;
-            () = worker.heartbeat.ownership_lost() => return Err(CaptureError::OwnershipLost),
-            event = source.receive() => event?,
-        };
-        intake.take(event, materializer, &mut sql.control).await?;
-        while !intake.is_full(Instant::now()) {
-            // The barrier ends a group: nothing behind it may come with it.
-            if intake.group().last().is_some_and(|last| last.markers().contains(&nonce)) {
-                break;
-            }
-            match source.try_receive()? {
-                Some(event) => intake.take(event, materializer, &mut sql.control).await?,
-                None => break,
-            }
-        }
-        while !intake.group().is_empty() {
-            let done = materialize(worker, intake, materializer, &mut sql.writer).await?;
-            worker.heartbeat.update(|status| status.state = State::Starting);
+        receive(worker, source, intake, &mut sql.control, None).await?;
+        if !intake.group().is_empty() {
+            let done = materialize(worker, source, intake, materializer, sql).await?;
             if let Some(marker) = done.markers.iter().find(|marker| marker.nonce == nonce) {
                 return Ok(*marker);
             }

@@ -15,10 +15,12 @@ use crate::settings::{self, Purpose, application_name};
 use crate::{CaptureError, Refusal};
 use bytes::Bytes;
 use pgwire_replication::{ReplicationClient, ReplicationEvent};
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_model::Lsn;
 use tidegate_stream::decode::{Begin, Commit};
+use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -73,6 +75,40 @@ pub(crate) struct Server {
     pub(crate) flush: Lsn,
 }
 
+/// The thread on which replication connections live. Computing the effects of a large transaction may keep every thread of the
+/// caller's runtime busy for seconds; status updates must go out meanwhile (OP-06).
+pub(crate) struct StreamThread(Option<Runtime>);
+
+impl StreamThread {
+    pub(crate) fn start() -> Result<StreamThread, CaptureError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("tidegate-stream")
+            .enable_all()
+            .build()
+            .map_err(|error| {
+                CaptureError::Config(format!("a thread for the stream cannot be started: {error}"))
+            })?;
+        Ok(StreamThread(Some(runtime)))
+    }
+
+    fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Option<JoinHandle<T>> {
+        self.0.as_ref().map(|runtime| runtime.spawn(task))
+    }
+}
+
+impl Drop for StreamThread {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            // Waiting for it would block the caller's runtime.
+            runtime.shutdown_background();
+        }
+    }
+}
+
 /// An authenticated replication session that has not started streaming: settings checked, server identified.
 pub(crate) struct Gated {
     client: ReplicationClient,
@@ -83,6 +119,7 @@ pub(crate) struct Gated {
 impl Gated {
     /// Connects. `start` is where [`start`](Self::start) will begin: the position durably acknowledged.
     pub(crate) async fn connect(
+        thread: &StreamThread,
         endpoint: &Endpoint,
         worker: Uuid,
         limits: &Limits,
@@ -100,7 +137,10 @@ impl Gated {
             .with_wakeup_interval(IDLE_STATUS_INTERVAL)
             .with_buffer_size(CLIENT_EVENTS_MAX)
             .with_max_message_size(limits.message_bytes_max);
-        let mut client = ReplicationClient::connect_gated(config).await.doing("connect for replication")?;
+        // The client starts its own task where it is connected.
+        let connecting = thread.spawn(ReplicationClient::connect_gated(config)).ok_or(ENDED_HERE)?;
+        let connected = connecting.await.map_err(|_| ENDED_HERE)?;
+        let mut client = connected.doing("connect for replication")?;
         let identity = client.identify_system().await.map_err(refuse_pooler)?;
         settings::check_replication(&mut client).await?;
         let rows =
@@ -137,7 +177,7 @@ impl Gated {
     pub(crate) fn end(self) {}
 
     /// Starts streaming and waits until the server has accepted.
-    pub(crate) async fn start(self, limits: &Limits) -> Result<Source, CaptureError> {
+    pub(crate) async fn start(self, thread: &StreamThread, limits: &Limits) -> Result<Source, CaptureError> {
         let Gated { mut client, .. } = self;
         client.start().await.doing("start streaming")?;
         client.wait_started().await.doing("start streaming")?;
@@ -147,7 +187,8 @@ impl Gated {
         let room = Arc::new(Semaphore::new(limits.receive_queue_bytes_max));
         let pump =
             Pump { client, queue, reported, room: room.clone(), room_bytes: limits.receive_queue_bytes_max };
-        Ok(Source { events, report, room, task: tokio::spawn(pump.run()), ended: None })
+        let task = thread.spawn(pump.run()).ok_or(ENDED_HERE)?;
+        Ok(Source { events, report, room, task, ended: None })
     }
 }
 
@@ -220,6 +261,8 @@ const ENDED: Fault = Fault {
     code: None,
     what: "the server ended the stream",
 };
+
+const ENDED_HERE: Refusal = Refusal::Inconsistent("the stream's thread has ended");
 
 struct Pump {
     client: ReplicationClient,

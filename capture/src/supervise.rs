@@ -13,6 +13,7 @@ use crate::poison::{self, Blocking};
 use crate::progress::{self, Stream};
 use crate::run::{Connections, session};
 use crate::settings::{self, Purpose};
+use crate::source::StreamThread;
 use crate::{CaptureError, slot};
 use sqlx::PgConnection;
 use std::time::Duration;
@@ -27,6 +28,7 @@ pub(crate) struct Worker {
     pub(crate) endpoint: Endpoint,
     pub(crate) heartbeat: Heartbeat,
     pub(crate) notifier: Notifier,
+    pub(crate) stream_thread: StreamThread,
     /// What was being materialized when the session ended.
     pub(crate) attempt: Option<Attempt>,
     /// After a failed group: until here one by one.
@@ -84,6 +86,7 @@ impl Worker {
             endpoint,
             heartbeat,
             notifier,
+            stream_thread: StreamThread::start()?,
             attempt: None,
             singly_until: None,
             claim: None,

@@ -212,7 +212,7 @@ pg_test!(
     Private,
     async fn op06_a_slow_apply_outlives_wal_sender_timeout(server: TestServer) {
         let world = <World as tidegate_embedded::testing::TestContext>::prepare(server).await;
-        world.sql("alter system set wal_sender_timeout = '1s'").await;
+        world.sql("alter system set wal_sender_timeout = '2s'").await;
         world.sql("select pg_reload_conf()").await;
         world.sql(ITEMS).await;
         let worker = world.start();
@@ -228,8 +228,8 @@ pg_test!(
         .expect("lock");
         // More than the queue holds, so that back-pressure reaches the socket.
         world.sql("insert into items select g::text, 'L1', g, repeat('x', 1000) from generate_series(1, 30000) g").await;
-        // Four timeouts of the server's own clock.
-        world.sql("select pg_sleep(4)").await;
+        // Three timeouts of the server's own clock.
+        world.sql("select pg_sleep(6)").await;
         lock.rollback().await.expect("rollback");
         world.settle().await;
         assert_eq!(

@@ -148,3 +148,30 @@ pg_test!(
         worker.stop().await;
     }
 );
+
+pg_test!(
+    Slots,
+    async fn b11_a_stage_that_cannot_catch_up_is_discarded_and_a_newer_snapshot_covers_it(world: World) {
+        world.sql(ITEMS).await;
+        fail::cfg(at::BASELINE_STAGED, "return").expect("fail point");
+        is_killed(world.start(), at::BASELINE_STAGED).await;
+        fail::remove(at::BASELINE_STAGED);
+        world.sql("begin; alter table items disable trigger user; insert into items values ('x', 'L1'); alter table items enable trigger user; alter table items enable always trigger \"!tidegate_fence\"; alter table items enable always trigger \"~tidegate_guard\"; commit").await;
+        let worker = world.start();
+        world.until_streaming().await;
+        let discarded = world.text("select error from tidegate.stream_reset where phase = 'discarded'").await;
+        assert!(discarded.contains("fence_missing"), "{discarded}");
+        world.sql("insert into items values ('y', 'L1')").await;
+        world.settle().await;
+        world.assert_consistent().await;
+        assert_eq!(
+            world
+                .scalar::<i64>(
+                    "select count(*) from pg_replication_slots where database = current_database()"
+                )
+                .await,
+            1
+        );
+        worker.stop().await;
+    }
+);

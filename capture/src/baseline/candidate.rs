@@ -77,7 +77,15 @@ pub(super) async fn create(
 ) -> Result<Exported, CaptureError> {
     let filenodes = filenodes(control).await?;
     let limits = &worker.config.limits;
-    let mut session = Gated::connect(&worker.endpoint, worker.id, limits, &candidate.slot, Lsn::ZERO).await?;
+    let mut session = Gated::connect(
+        &worker.stream_thread,
+        &worker.endpoint,
+        worker.id,
+        limits,
+        &candidate.slot,
+        Lsn::ZERO,
+    )
+    .await?;
     let walsender = session.walsender_pid;
     let created = bounded(worker, control, session.create_slot(&candidate.slot)).await;
     let CreatedSlot { consistent_lsn, snapshot } = match created {

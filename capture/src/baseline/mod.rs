@@ -16,11 +16,13 @@ mod verify;
 use crate::columns::SqlLsn;
 use crate::error::Doing;
 use crate::failpoints::fail_point;
+use crate::failure::Disposition;
 use crate::heartbeat::State;
 use crate::intake::Intake;
 use crate::materialize::{Materializer, Target};
 use crate::ownership::{self, Claim};
 use crate::progress::{self, Stream};
+use crate::replay::Replay;
 use crate::run::{Connections, catch_up};
 use crate::source::{Gated, Server};
 use crate::supervise::Worker;
@@ -40,19 +42,30 @@ pub(crate) async fn first_start(
         Some(staged) => staged,
         None => make_stage(worker, sql).await?,
     };
-    let done = finish(worker, sql, claim, &staged).await;
-    if let Err(error) = &done
-        && matches!(error, CaptureError::Blocked(_))
-    {
+    if let Err(error) = finish(worker, sql, claim, &staged).await {
+        // No stream exists yet that could be quarantined: the next session resumes, or starts over.
+        worker.attempt = None;
+        if !is_hopeless(&error) {
+            return Err(error);
+        }
         // A transaction that cannot be caught up with may well be covered by a newer snapshot.
         record::discard(&mut sql.control, &staged.candidate, &error.reason()).await?;
-        worker.attempt = None;
         return Err(CaptureError::Waiting(format!("baseline: {}", error.reason())));
     }
-    done?;
     progress::read(&mut sql.writer)
         .await?
         .ok_or_else(|| Refusal::Inconsistent("an activated baseline left no progress").into())
+}
+
+/// Whether trying the same stage again would fail again.
+fn is_hopeless(error: &CaptureError) -> bool {
+    match error {
+        CaptureError::Blocked(_) => true,
+        CaptureError::Failed { .. } => {
+            matches!(error.disposition(), Disposition::Poison | Disposition::Internal)
+        }
+        _ => false,
+    }
 }
 
 /// B11, B12: what a process that died right after an activation, or in a first start that another process completed, left behind.
@@ -116,15 +129,21 @@ async fn reach_barrier(
 ) -> Result<(Server, tidegate_stream::Marker, String), CaptureError> {
     let candidate = &staged.candidate;
     worker.heartbeat.state(State::Starting, Some("baseline: catching up".into()));
-    let gated =
-        Gated::connect(&worker.endpoint, worker.id, &worker.config.limits, &candidate.slot, staged.caught_up)
-            .await?;
+    let gated = Gated::connect(
+        &worker.stream_thread,
+        &worker.endpoint,
+        worker.id,
+        &worker.config.limits,
+        &candidate.slot,
+        staged.caught_up,
+    )
+    .await?;
     let server = gated.server.clone();
     ownership::record_walsender(&mut sql.writer, claim, gated.walsender_pid).await?;
-    let mut source = gated.start(&worker.config.limits).await?;
+    let mut source = gated.start(&worker.stream_thread, &worker.config.limits).await?;
     let registry = registry::load(&mut sql.control, staged.registry).await?;
-    let mut intake = Intake::new(registry, &worker.config, None);
     let target = Target::Candidate { reset: candidate.reset, state: candidate.state };
+    let mut intake = Intake::new(registry, Replay::new(target, staged.caught_up), &worker.config, None);
     let limits = worker.config.limits;
     let mut materializer =
         Materializer::new(&mut sql.writer, claim, target, staged.caught_up, None, &limits).await?;

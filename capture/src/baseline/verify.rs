@@ -12,7 +12,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tidegate_model::{Relation, RowDigest, RowVersion, ScopeDigest, ScopeName, Snapshot, StateId, Subject};
 use tidegate_stream::{Failure, FailureClass, evaluate, projected_digest};
+use tokio::sync::mpsc;
 use uuid::Uuid;
+
+/// Rows that travel together between reading and recomputing.
+const CHUNK_ROWS: usize = 256;
+
+/// What is stored, less the rows seen so far.
+struct Totals {
+    scopes: HashMap<ScopeName, Rest>,
+    grants: Pairs,
+}
 
 struct Rest {
     id: i64,
@@ -31,15 +41,17 @@ pub(super) async fn verify(connection: &mut PgConnection, candidate: &Candidate)
         .execute(&mut *transaction)
         .await
         .doing("begin verification")?;
-    let mut scopes = scopes(&mut transaction, candidate.state).await?;
-    let mut grants = grants(&mut transaction, candidate.state).await?;
+    let mut totals = Totals {
+        scopes: scopes(&mut transaction, candidate.state).await?,
+        grants: grants(&mut transaction, candidate.state).await?,
+    };
     for relation in &registry.relations {
-        rows(&mut transaction, candidate.state, &registry, relation, &mut scopes, &mut grants).await?;
+        totals = rows(&mut transaction, candidate.state, &registry, relation, totals).await?;
     }
-    if scopes.values().any(|rest| rest.row_count != 0 || rest.digest != ScopeDigest::EMPTY) {
+    if totals.scopes.values().any(|rest| rest.row_count != 0 || rest.digest != ScopeDigest::EMPTY) {
         return Err(wrong("a scope's totals are not those of its rows").into());
     }
-    if grants.values().any(|rest| *rest != 0) {
+    if totals.grants.values().any(|rest| *rest != 0) {
         return Err(wrong("a grant's count is not that of its rows").into());
     }
     edges(&mut transaction, candidate.state, &registry).await?;
@@ -88,28 +100,54 @@ async fn grants(connection: &mut PgConnection, state: StateId) -> Result<Pairs, 
     Ok(pairs)
 }
 
+/// Takes every row of one relation off the totals. Reading and recomputing overlap: the latter has a thread of its own.
 async fn rows(
     connection: &mut PgConnection,
     state: StateId,
     registry: &Arc<Snapshot>,
     relation: &Relation,
-    scopes: &mut HashMap<ScopeName, Rest>,
-    grants: &mut Pairs,
-) -> Result<(), CaptureError> {
+    totals: Totals,
+) -> Result<Totals, CaptureError> {
     let statement = format!(
         "copy (select key_index, version, row, digest, scope_ids, grants::text from tidegate_projection.s{state}_p{})
          to stdout (format binary)",
         relation.relation_id
     );
+    let (messages, received) = mpsc::channel(4);
+    let (registry, checked) = (registry.clone(), relation.clone());
+    let checking = tokio::task::spawn_blocking(move || check_all(received, &registry, &checked, totals));
     let mut stream = connection.copy_out_raw(&statement).await.doing("read staged rows")?;
+    let mut chunk = Vec::with_capacity(CHUNK_ROWS);
     while let Some(message) = stream.try_next().await.doing("read staged rows")? {
-        let values = tuple(message).map_err(|()| wrong("a staged row does not parse"))?;
-        let Some(values) = values else { continue };
-        let row = StagedRow::new(values).ok_or_else(|| wrong("a staged row has another form"))?;
-        check(&row, registry, relation, scopes, grants)
-            .map_err(|what| wrong(what).of(relation.relation_id))?;
+        // Once the checker has found something the rest is read to its end, so that the connection stays usable.
+        if !messages.is_closed() {
+            chunk.push(message);
+        }
+        if chunk.len() == CHUNK_ROWS {
+            let _ = messages.send(std::mem::take(&mut chunk)).await;
+        }
     }
-    Ok(())
+    let _ = messages.send(chunk).await;
+    drop(messages);
+    let checked = checking.await.map_err(|_| Refusal::Inconsistent("verification ended unexpectedly"))?;
+    Ok(checked.map_err(|failure| failure.of(relation.relation_id))?)
+}
+
+fn check_all(
+    mut received: mpsc::Receiver<Vec<Bytes>>,
+    registry: &Arc<Snapshot>,
+    relation: &Relation,
+    mut totals: Totals,
+) -> Result<Totals, Failure> {
+    while let Some(chunk) = received.blocking_recv() {
+        for message in chunk {
+            let values = tuple(message).map_err(|()| wrong("a staged row does not parse"))?;
+            let Some(values) = values else { continue };
+            let row = StagedRow::new(values).ok_or_else(|| wrong("a staged row has another form"))?;
+            check(&row, registry, relation, &mut totals).map_err(wrong)?;
+        }
+    }
+    Ok(totals)
 }
 
 struct StagedRow {
@@ -139,8 +177,7 @@ fn check(
     row: &StagedRow,
     registry: &Arc<Snapshot>,
     relation: &Relation,
-    scopes: &mut HashMap<ScopeName, Rest>,
-    grants: &mut Pairs,
+    totals: &mut Totals,
 ) -> Result<(), &'static str> {
     let key = relation.key_of(&row.row).ok_or("a row has no key")?;
     if key.index_bytes() != row.key_index {
@@ -152,7 +189,7 @@ fn check(
     let membership = evaluate(registry, relation, &row.row);
     let mut ids = Vec::with_capacity(membership.scopes.len());
     for name in &membership.scopes {
-        let rest = scopes.get_mut(name).ok_or("a row belongs to a scope that is not staged")?;
+        let rest = totals.scopes.get_mut(name).ok_or("a row belongs to a scope that is not staged")?;
         rest.row_count -= 1;
         rest.digest = rest.digest.minus(row.digest);
         ids.push(rest.id);
@@ -167,7 +204,7 @@ fn check(
         return Err("a row grants other pairs than its rules say");
     }
     for pair in membership.grants {
-        *grants.get_mut(&pair).ok_or("a row grants a pair that is not staged")? -= 1;
+        *totals.grants.get_mut(&pair).ok_or("a row grants a pair that is not staged")? -= 1;
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use crate::columns::SqlLsn;
 use crate::config::Limits;
 use crate::error::Doing;
 use crate::failpoints::fail_point;
+use crate::intake::piece_limits;
 use crate::ownership::Claim;
 use crate::poison::{self, Blocking};
 use crate::{CaptureError, Refusal, visibility};
@@ -25,8 +26,7 @@ use tidegate_model::{
     GenerationId, Lsn, RegistryGeneration, RelationId, RowDigest, RowVersion, ScopeDigest, ScopeId, StateId,
 };
 use tidegate_stream::{
-    Batch, Carry, Failure, FailureClass, Header, Marker, OldRow, PairedTransaction, PieceLimits, RowColumns,
-    RowNeeds, ScopeTotals, Writes,
+    Batch, Carry, Marker, OldRow, PairedTransaction, PieceLimits, RowColumns, RowNeeds, ScopeTotals, Writes,
 };
 use uuid::Uuid;
 use write::End;
@@ -97,51 +97,17 @@ impl Materializer {
             claim,
             target,
             processed,
-            piece: PieceLimits { rows_max: limits.group_events_max, bytes_max: limits.group_bytes_max },
+            piece: piece_limits(limits),
             cache: Cache::new(limits.cache_bytes_max),
             projections,
             retrying,
         })
     }
 
-    /// Whether this transaction must not share a commit: it does not fit into one piece.
-    pub(crate) fn is_large(&self, transaction: &PairedTransaction) -> bool {
-        !transaction.fits(&self.piece)
-    }
-
     /// The boundary has moved without a transaction.
     pub(crate) fn idle(&mut self, processed: Lsn) {
         debug_assert!(processed >= self.processed, "the processed boundary never moves back");
         self.processed = processed;
-    }
-
-    /// R3: whether this identity is durable already.
-    pub(crate) fn is_replay(&self, header: &Header) -> bool {
-        header.commit_lsn < self.processed
-    }
-
-    /// The event manifest that is stored under a durable identity; `None` for a candidate, which keeps no records: its boundary
-    /// alone says what it has applied.
-    pub(crate) async fn stored_manifest(
-        &self,
-        connection: &mut PgConnection,
-        header: &Header,
-    ) -> Result<Option<Vec<u8>>, CaptureError> {
-        let Target::Live { generation, .. } = self.target else { return Ok(None) };
-        let stored: Option<Vec<u8>> = sqlx::query_scalar(
-            "select manifest from tidegate.source_transaction where generation = $1 and commit_lsn = $2",
-        )
-        .bind(generation.0)
-        .bind(SqlLsn(header.commit_lsn))
-        .fetch_optional(connection)
-        .await
-        .doing("look up a replayed transaction")?;
-        if stored.is_none() {
-            let what = "a transaction before the processed boundary has no record";
-            let failure = Failure::new(FailureClass::ManifestMismatch, what);
-            return Err(failure.at(header.commit_lsn, Some(header.end_lsn)).into());
-        }
-        Ok(stored)
     }
 
     /// Makes a group durable. It is empty afterwards only in the sense that its transactions are used up: after an error the
