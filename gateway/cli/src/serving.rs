@@ -27,6 +27,8 @@ pub struct Serving {
     pub write_role: Option<String>,
     /// More pages beside the gateway's own routes.
     pub pages: Option<Router>,
+    /// Whether to be ready only when the stream is followed.
+    pub wait: bool,
 }
 
 /// A part that runs until it is told to stop, or fails.
@@ -48,11 +50,23 @@ impl Part {
     }
 }
 
-/// Starts the worker and waits until it streams.
+/// Whether any table is registered. Without one the worker waits: a first start later can still copy tables that hold rows.
+///
+/// # Errors
+/// When the database cannot be asked.
+pub async fn anything_registered(pool: &PgPool) -> anyhow::Result<bool> {
+    sqlx::query_scalar("select exists (select from tidegate.relation where state <> 'removed')")
+        .fetch_one(pool)
+        .await
+        .context("look for registered tables")
+}
+
+/// Starts the worker and waits until it streams, if there is anything to stream.
 ///
 /// # Errors
 /// When it ends before.
 pub async fn capture(pool: &PgPool, url: &str, stop: watch::Receiver<bool>) -> anyhow::Result<Part> {
+    let registered = anything_registered(pool).await?;
     let started = commands::capture::now(pool).await?;
     let config = tidegate_capture::Config::new(url);
     let mut part = Part {
@@ -60,6 +74,9 @@ pub async fn capture(pool: &PgPool, url: &str, stop: watch::Receiver<bool>) -> a
             tidegate_capture::run(config, stopped(stop), Hooks::default()).await.map_err(anyhow::Error::from)
         }),
     };
+    if !registered {
+        return Ok(part);
+    }
     tokio::select! {
         ended = part.ended() => Err(ended.err().unwrap_or_else(|| anyhow!("it was told to stop"))).context("start capture"),
         streaming = commands::capture::wait_until_streaming(pool, &started) => streaming.map(|()| part),
@@ -87,7 +104,9 @@ pub async fn gateway(serving: Serving, stop: watch::Receiver<bool>) -> anyhow::R
         Some(pages) => gateway.router().merge(pages),
         None => gateway.router(),
     };
-    gateway.followed().await;
+    if serving.wait {
+        gateway.followed().await;
+    }
     let task = tokio::spawn(async move {
         gateway.serve(listener, router, stopped(stop)).await.context("serve").map_err(anyhow::Error::from)
     });

@@ -38,6 +38,7 @@ pub async fn run(args: &Args, dev: &Dev) -> anyhow::Result<ExitCode> {
         demo::install(&pool).await?;
     }
 
+    let registered = serving::anything_registered(&pool).await?;
     let config = serving::Serving {
         database_url: url.clone(),
         listen: dev.listen,
@@ -47,12 +48,13 @@ pub async fn run(args: &Args, dev: &Dev) -> anyhow::Result<ExitCode> {
             .ok()
             .or_else(|| with_demo.then(|| demo::WRITE_ROLE.to_owned())),
         pages: with_demo.then(|| demo::routes(secret.clone())),
+        wait: registered,
     };
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let mut worker = serving::capture(&pool, &url, stopped.clone()).await?;
     let mut gateway = serving::gateway(config, stopped).await?;
     target::DevState { database_url: url, url: gateway.url.clone(), pid: std::process::id() }.write(&data)?;
-    announce(args, &gateway.url, &secret, with_demo)?;
+    announce(args, &gateway.url, &secret, with_demo, registered)?;
 
     let ended = tokio::select! {
         () = shutdown::signal() => Ok(()),
@@ -125,7 +127,7 @@ async fn create_database(cluster: &Cluster) -> anyhow::Result<()> {
 }
 
 /// Tells where everything is. The URL of the database carries a password and is not printed: `tidegate sql` finds it.
-fn announce(args: &Args, url: &str, secret: &str, with_demo: bool) -> anyhow::Result<()> {
+fn announce(args: &Args, url: &str, secret: &str, with_demo: bool, registered: bool) -> anyhow::Result<()> {
     let user = demo::USERS[0];
     let token = tidegate_gateway::auth::mint_token(
         secret.as_bytes(),
@@ -147,6 +149,11 @@ fn announce(args: &Args, url: &str, secret: &str, with_demo: bool) -> anyhow::Re
                 text += &format!(
                     "\n\n  change it from outside:\n    {program} sql \"{}\"\n",
                     demo::OUTSIDE_CHANGE
+                );
+            }
+            if !registered {
+                text += &format!(
+                    "\n  no table is registered yet; the stream begins with the first:\n    {program} apply tidegate.toml\n"
                 );
             }
             text + &format!("\n  a token for {user}, valid for a day:\n    {token}\n\n  stop with Ctrl-C")

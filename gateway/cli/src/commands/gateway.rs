@@ -27,6 +27,7 @@ pub async fn run(args: &Args, gateway: &Gateway) -> anyhow::Result<ExitCode> {
             token_required: gateway.token_required,
             write_role: gateway.write_role.clone(),
             pages: None,
+            wait: true,
         },
         stopping,
     )
