@@ -222,7 +222,10 @@ pg_test!(
     NoSlots,
     async fn f6_a_push_waits_for_a_direct_writer_and_then_sees_its_version(f: Fixture) {
         f.sql("insert into public.item (id, owner, title) values (1, 'ann', 'start')").await;
-        for (commit, expected) in [(true, "conflict"), (false, "accepted")] {
+        let kinds: [fn() -> Write; 3] = [|| update(1, "pushed"), || upsert(1, "ann", "pushed"), || delete(1)];
+        for (kind, commit, expected) in
+            kinds.iter().flat_map(|kind| [(kind, true, "conflict"), (kind, false, "accepted")])
+        {
             let base = f.version(1).await;
             let mut writer = sqlx::PgConnection::connect(&f.db.url()).await.expect("a connection");
             writer
@@ -230,7 +233,7 @@ pg_test!(
                 .await
                 .expect("an update");
             let mut client = f.client_of(Uuid::new_v4(), "ann", true);
-            let push = f.push(1, false, vec![Write { base: Base::Version(base), ..update(1, "pushed") }]);
+            let push = f.push(1, false, vec![Write { base: Base::Version(base), ..kind() }]);
             let waiting = tokio::spawn(async move { client.push(&push).await });
             f.wait_until_a_push_waits_for_a_lock().await;
             writer.execute(if commit { "commit" } else { "rollback" }).await.expect("an end");

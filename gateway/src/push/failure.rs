@@ -14,8 +14,10 @@ pub(super) const ATTEMPTS_MAX: u32 = 4;
 pub(super) enum Failure {
     /// PostgreSQL refused: SQLSTATE, and whether it says where inside our own function.
     Database { sqlstate: String, inside: bool },
-    /// The answer was lost, or there was no connection: it may have run or not.
+    /// The answer was lost with the connection: it may have run or not.
     Connection,
+    /// No connection could be had for as long as we wait: it did not run.
+    Unreachable,
 }
 
 impl Failure {
@@ -36,6 +38,7 @@ impl From<sqlx::Error> for Failure {
             sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => {
                 Failure::Database { sqlstate: "XX000".to_owned(), inside: true }
             }
+            sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => Failure::Unreachable,
             _ => Failure::Connection,
         }
     }
@@ -45,6 +48,7 @@ impl From<sqlx::Error> for Failure {
 pub(super) fn repeat_or_tell(failure: Failure, attempt: &mut u32) -> Result<(), PushError> {
     let repeat = match &failure {
         Failure::Connection => true,
+        Failure::Unreachable => false,
         Failure::Database { sqlstate, .. } => sqlstate::worth_repeating(sqlstate),
     };
     *attempt += 1;
@@ -52,7 +56,7 @@ pub(super) fn repeat_or_tell(failure: Failure, attempt: &mut u32) -> Result<(), 
         return Ok(());
     }
     match failure {
-        Failure::Connection => {
+        Failure::Connection | Failure::Unreachable => {
             tracing::warn!("push: no connection to the database");
             Err(unavailable())
         }

@@ -6,13 +6,15 @@ use super::run::Runner;
 use super::target::Targets;
 use super::{PushConfig, PushStartError, sqlstate};
 use sqlx::postgres::{PgConnection, PgPoolOptions};
-use sqlx::{ConnectOptions, Row};
+use sqlx::{ConnectOptions, Connection, Row};
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 /// Time between two looks for write fences that nobody needs any more.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
+/// How long an idle connection is trusted without asking.
+const IDLE_TRUSTED: Duration = Duration::from_secs(1);
 /// Write fences removed by one statement.
 const FENCES_PRUNED_MAX: i32 = 5000;
 
@@ -39,8 +41,17 @@ impl Runner {
         let pool = PgPoolOptions::new()
             .max_connections(config.connections_max)
             .acquire_timeout(config.queue_wait)
-            // A dead connection shows in the push itself, which is then run again: no round trip to find out.
+            // A connection in use has just proved itself; a dead one shows in the push, which is run again. One that was idle
+            // is asked first: after a restart of the server all of them are dead.
             .test_before_acquire(false)
+            .before_acquire(|connection, meta| {
+                Box::pin(async move {
+                    if meta.idle_for > IDLE_TRUSTED {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
             .connect_lazy_with(connect);
         let mut connection =
             pool.acquire().await.map_err(|error| PushStartError::Database(describe(error)))?;
