@@ -11,6 +11,7 @@ mod secret;
 mod serving;
 mod shutdown;
 mod target;
+mod typescript;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -4,6 +4,7 @@ mod apply;
 pub mod capture;
 mod dev;
 mod gateway;
+mod generate;
 mod migrate;
 mod poison;
 mod sql;
@@ -25,6 +26,6 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Poison(poison) => poison::run(args, poison).await,
         Command::Token(token) => token::run(args, token),
         Command::Sql(sql) => sql::run(args, sql).await,
-        _ => anyhow::bail!("not wired"),
+        Command::Gen(gen_args) => generate::run(args, &gen_args.target).await,
     }
 }
