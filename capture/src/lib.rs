@@ -7,7 +7,7 @@
 //!
 //! [`run()`] owns the order of the awaits; what each stage decides is pure and lives in `tidegate-stream`. Exactly one worker owns a
 //! stream (`ownership`); every failure ends its session, and `supervise` decides what follows. A first start, or a reset, makes
-//! the state that the stream continues from (`baseline`). Operators deal with what blocks through [`poison`].
+//! the state that the stream continues from (`baseline`). Operators deal with what blocks through [`poison`] and [`reset`].
 //!
 //! Absent here: any client, any knowledge of the gateway. They meet in PostgreSQL.
 
@@ -28,6 +28,7 @@ pub mod poison;
 mod progress;
 mod registry;
 mod replay;
+pub mod reset;
 mod run;
 mod settings;
 mod slot;

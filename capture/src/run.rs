@@ -53,7 +53,10 @@ pub(crate) async fn session(worker: &mut Worker) -> Result<Infallible, CaptureEr
     let mut sql = connect(worker).await?;
     let claim = worker.claim(&mut sql).await?;
     let stream = match progress::read(&mut sql.writer).await? {
-        Some(stream) => baseline::finish_left_over(&mut sql.control).await.map(|()| stream)?,
+        Some(stream) => {
+            baseline::finish_left_over(&mut sql.control).await?;
+            baseline::reset_if_requested(worker, &mut sql, claim, stream).await?
+        }
         None => baseline::first_start(worker, &mut sql, claim).await?,
     };
     let retrying = worker.refuse_poison(poison::blocking(&mut sql.control).await?)?;

@@ -14,7 +14,7 @@ use crate::progress::{self, Stream};
 use crate::run::{Connections, session};
 use crate::settings::{self, Purpose};
 use crate::source::StreamThread;
-use crate::{CaptureError, slot};
+use crate::{CaptureError, reset, slot};
 use sqlx::PgConnection;
 use std::time::Duration;
 use tidegate_model::{GenerationId, Lsn};
@@ -166,8 +166,8 @@ impl Worker {
         let mut connection = None;
         loop {
             match self.blocking(&mut connection).await {
-                Ok(Some(Blocking { retrying: false, .. })) => {}
-                Ok(_) => break,
+                Ok(true) => {}
+                Ok(false) => break,
                 Err(error) => {
                     tracing::debug!(%error, "poison not readable");
                     connection = None;
@@ -181,17 +181,14 @@ impl Worker {
         (self.failures, self.internal_failures) = (0, 0);
     }
 
-    async fn blocking(
-        &self,
-        connection: &mut Option<PgConnection>,
-    ) -> Result<Option<Blocking>, CaptureError> {
-        if connection.is_none() {
-            *connection = Some(self.control().await?);
-        }
-        match connection {
-            Some(connection) => poison::blocking(connection).await,
-            None => Ok(None),
-        }
+    /// Whether there is still nothing to do but wait.
+    async fn blocking(&self, connection: &mut Option<PgConnection>) -> Result<bool, CaptureError> {
+        let connection = match connection {
+            Some(connection) => connection,
+            empty => empty.insert(self.control().await?),
+        };
+        let blocking = poison::blocking(connection).await?;
+        Ok(blocking.is_some_and(|poison| !poison.retrying) && !reset::is_requested(connection).await?)
     }
 
     async fn control(&self) -> Result<PgConnection, CaptureError> {

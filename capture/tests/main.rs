@@ -8,4 +8,5 @@ mod grouping;
 mod large;
 mod ownership;
 mod poison;
+mod reset;
 mod world;

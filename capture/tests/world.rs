@@ -322,7 +322,7 @@ impl World {
     async fn replay_effects(&self, state: i32, scope: i64) {
         let sql = format!(
             "select op, table_id, key, version, row, digest_after, count_after from tidegate.effect
-             where scope_id = {scope} order by commit_lsn, event_ordinal, effect_ordinal"
+             where scope_id = {scope} and generation = (select generation from tidegate.progress) order by commit_lsn, event_ordinal, effect_ordinal"
         );
         let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(self.pool()).await.expect("effects");
         let mut held: BTreeMap<(i32, Vec<u8>), RowDigest> = BTreeMap::new();

@@ -7,7 +7,7 @@ use crate::columns::SqlLsn;
 use crate::error::Doing;
 use crate::failpoints::fail_point;
 use crate::ownership::Claim;
-use crate::slot::database_oid;
+use crate::slot::{self, database_oid};
 use crate::source::Server;
 use sqlx::{Acquire, AssertSqlSafe, PgConnection};
 use tidegate_model::Lsn;
@@ -42,9 +42,17 @@ pub(super) async fn activate(
         .await
         .doing("create the generation")?;
     account_for_fences(&mut transaction, candidate, generation, visible).await?;
+    // Q3: what a reset leaves behind no longer blocks.
+    sqlx::query(
+        "update tidegate.poison set status = 'resolved', resolved_at = clock_timestamp() where status in ('active', 'retrying')",
+    )
+    .execute(&mut *transaction)
+    .await
+    .doing("leave poison behind")?;
     sqlx::query(
         "insert into tidegate.audit (actor, action, subject, outcome)
-         values ('worker', 'stream.first_start', jsonb_build_object('reset', $1::uuid, 'generation', $2::int4), 'activated')",
+         select 'worker', 'stream.' || kind, jsonb_build_object('reset', $1::uuid, 'generation', $2::int4), 'activated'
+         from tidegate.stream_reset where reset_id = $1",
     )
     .bind(candidate.reset)
     .bind(generation)
@@ -107,9 +115,25 @@ async fn account_for_fences(
     Err(Failure::new(FailureClass::WriteFenceMismatch, what).into())
 }
 
-/// Nothing of an earlier stream exists at a first start; only the candidate's own scaffolding goes.
-pub(super) async fn clean(writer: &mut PgConnection, candidate: &Candidate) -> Result<(), CaptureError> {
-    let mut transaction = writer.begin().await.doing("clean up after a baseline")?;
+/// B11: the candidate's own scaffolding goes, and slots and projected states of earlier generations. Their effects stay for the
+/// retention to remove: nobody can reach them, as every cursor of theirs is refused (P3).
+pub(super) async fn clean(connection: &mut PgConnection, candidate: &Candidate) -> Result<(), CaptureError> {
+    let earlier: Vec<(String, i32)> = sqlx::query_as(
+        "select slot_name::text, state_id from tidegate.stream_generation
+         where id <> (select generation from tidegate.progress)",
+    )
+    .fetch_all(&mut *connection)
+    .await
+    .doing("look for earlier generations")?;
+    for (slot, state) in earlier {
+        slot::drop_if_exists(connection, &slot).await?;
+        sqlx::query("select tidegate.drop_state($1)")
+            .bind(state)
+            .execute(&mut *connection)
+            .await
+            .doing("drop an earlier generation's state")?;
+    }
+    let mut transaction = connection.begin().await.doing("clean up after a baseline")?;
     let sql = format!("drop table if exists tidegate_projection.s{}_fence", candidate.state);
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *transaction).await.doing("clean up after a baseline")?;
     record::phase(&mut transaction, candidate.reset, "cleaned").await?;

@@ -24,16 +24,32 @@ pub(super) struct Exported {
 /// How often a waiting creation shows what it waits for.
 const SHOW_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What must hold before a slot is worth creating.
-pub(super) async fn check_prerequisites(
+/// Once a stream exists, a table that holds rows can no longer simply be registered: a first start waits for the first
+/// registration, and lets in what is being registered now.
+pub(super) async fn check_registered(
     control: &mut PgConnection,
     quiet: Duration,
 ) -> Result<(), CaptureError> {
-    let (version, wal_level, publication, registered, prepared): (i32, String, bool, Option<f64>, i64) = sqlx::query_as(
+    let newest: Option<f64> = sqlx::query_scalar(
+        "select extract(epoch from clock_timestamp() - max(registered_at))::float8 from tidegate.relation where state = 'active'",
+    )
+    .fetch_one(control)
+    .await
+    .doing("look for registrations")?;
+    match newest {
+        None => Err(CaptureError::Waiting("nothing is registered yet: register a table first".into())),
+        Some(age) if age < quiet.as_secs_f64() => {
+            Err(CaptureError::Waiting("tables are being registered".into()))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// What must hold before a slot is worth creating.
+pub(super) async fn check_prerequisites(control: &mut PgConnection) -> Result<(), CaptureError> {
+    let (version, wal_level, publication, prepared): (i32, String, bool, i64) = sqlx::query_as(
         "select current_setting('server_version_num')::int4, current_setting('wal_level'),
-                exists (select from pg_publication where pubname = 'tidegate'),
-                (select extract(epoch from clock_timestamp() - max(registered_at))::float8 from tidegate.relation where state = 'active'),
-                (select count(*) from pg_prepared_xacts)",
+                exists (select from pg_publication where pubname = 'tidegate'), (select count(*) from pg_prepared_xacts)",
     )
     .fetch_one(control)
     .await
@@ -49,16 +65,6 @@ pub(super) async fn check_prerequisites(
         return Err(CaptureError::Waiting(
             "the publication tidegate does not exist: run `tidegate migrate`".into(),
         ));
-    }
-    // Once a stream exists, a table that holds rows can no longer simply be registered: what is being registered now is let in.
-    match registered {
-        None => {
-            return Err(CaptureError::Waiting("nothing is registered yet: register a table first".into()));
-        }
-        Some(age) if age < quiet.as_secs_f64() => {
-            return Err(CaptureError::Waiting("tables are being registered".into()));
-        }
-        Some(_) => {}
     }
     if prepared > 0 {
         let what = format!(

@@ -1,4 +1,4 @@
-//! The first baseline (B): a candidate slot and its snapshot become a staged state, which catches up, is verified and activated. Each
+//! Baselines (B), for a first start and for a reset: a candidate slot and its snapshot become a staged state, which catches up, is verified and activated. Each
 //! phase is recorded, so that a process that dies resumes from the same slot and boundary, or discards the stage and starts over.
 //!
 //! Catch-up uses the worker's own intake and materialization (B3). What a baseline reads of application tables, it reads under
@@ -27,7 +27,7 @@ use crate::run::{Connections, catch_up};
 use crate::source::{Gated, Server};
 use crate::supervise::Worker;
 use crate::{CaptureError, Refusal, registry};
-use record::Staged;
+use record::{Candidate, Kind, Left, Staged};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -38,23 +38,68 @@ pub(crate) async fn first_start(
     claim: Claim,
 ) -> Result<Stream, CaptureError> {
     worker.heartbeat.state(State::Starting, Some("baseline".into()));
-    let staged = match record::sweep(&mut sql.control, worker.endpoint.database()).await? {
-        Some(staged) => staged,
-        None => make_stage(worker, sql).await?,
+    let staged = match record::sweep(&mut sql.control, Kind::FirstStart, worker.endpoint.database()).await? {
+        Left::Resumable(staged) => *staged,
+        Left::Requested(_) | Left::Nothing => {
+            candidate::check_registered(&mut sql.control, worker.config.limits.first_start_quiet).await?;
+            candidate::check_prerequisites(&mut sql.control).await?;
+            let candidate = record::begin(&mut sql.control, Kind::FirstStart, "first start").await?;
+            make_stage(worker, sql, Kind::FirstStart, candidate).await?
+        }
     };
-    if let Err(error) = finish(worker, sql, claim, &staged).await {
-        // No stream exists yet that could be quarantined: the next session resumes, or starts over.
+    complete(worker, sql, claim, Kind::FirstStart, &staged).await
+}
+
+/// Replaces the stream where an operator has asked for it (Q3), else gives it back as it is. Until activation the old stream stays
+/// blocked and unchanged (B11): this worker does nothing else meanwhile.
+pub(crate) async fn reset_if_requested(
+    worker: &mut Worker,
+    sql: &mut Connections,
+    claim: Claim,
+    stream: Stream,
+) -> Result<Stream, CaptureError> {
+    let left = record::sweep(&mut sql.control, Kind::Reset, worker.endpoint.database()).await?;
+    if matches!(left, Left::Nothing) {
+        return Ok(stream);
+    }
+    worker.heartbeat.state(State::Starting, Some("stream reset".into()));
+    let staged = match left {
+        Left::Resumable(staged) => *staged,
+        Left::Requested(candidate) => {
+            candidate::check_prerequisites(&mut sql.control).await?;
+            make_stage(worker, sql, Kind::Reset, candidate).await?
+        }
+        Left::Nothing => return Ok(stream),
+    };
+    complete(worker, sql, claim, Kind::Reset, &staged).await
+}
+
+async fn complete(
+    worker: &mut Worker,
+    sql: &mut Connections,
+    claim: Claim,
+    kind: Kind,
+    staged: &Staged,
+) -> Result<Stream, CaptureError> {
+    if let Err(error) = finish(worker, sql, claim, staged).await {
+        // The candidate is not a stream that could be quarantined: the next session resumes, or starts over.
         worker.attempt = None;
         if !is_hopeless(&error) {
             return Err(error);
         }
         // A transaction that cannot be caught up with may well be covered by a newer snapshot.
-        record::discard(&mut sql.control, &staged.candidate, &error.reason()).await?;
+        record::start_over(&mut sql.control, &staged.candidate, kind, &error.reason()).await?;
         return Err(CaptureError::Waiting(format!("baseline: {}", error.reason())));
     }
+    worker.singly_until = None;
     progress::read(&mut sql.writer)
         .await?
         .ok_or_else(|| Refusal::Inconsistent("an activated baseline left no progress").into())
+}
+
+/// Records an operator's will to start the stream anew.
+pub(crate) async fn request_reset(connection: &mut PgConnection, reason: &str) -> Result<Uuid, CaptureError> {
+    Ok(record::begin(connection, Kind::Reset, reason).await?.reset)
 }
 
 /// Whether trying the same stage again would fail again.
@@ -77,9 +122,12 @@ pub(crate) async fn finish_left_over(control: &mut PgConnection) -> Result<(), C
 }
 
 /// recorded → slot_created → staged
-async fn make_stage(worker: &Worker, sql: &mut Connections) -> Result<Staged, CaptureError> {
-    candidate::check_prerequisites(&mut sql.control, worker.config.limits.first_start_quiet).await?;
-    let candidate = record::begin(&mut sql.control, worker.endpoint.database()).await?;
+async fn make_stage(
+    worker: &Worker,
+    sql: &mut Connections,
+    kind: Kind,
+    candidate: Candidate,
+) -> Result<Staged, CaptureError> {
     fail_point!(BASELINE_RECORDED);
     let made = async {
         let exported = candidate::create(worker, &mut sql.control, &candidate).await?;
@@ -90,7 +138,8 @@ async fn make_stage(worker: &Worker, sql: &mut Connections) -> Result<Staged, Ca
         Err(killed @ CaptureError::Killed(_)) => return Err(killed),
         Err(error) => {
             // Best effort: the sweep of the next session does it otherwise.
-            if let Err(second) = record::discard(&mut sql.control, &candidate, &error.reason()).await {
+            if let Err(second) = record::start_over(&mut sql.control, &candidate, kind, &error.reason()).await
+            {
                 tracing::debug!(error = %second, "baseline not discarded yet");
             }
             return Err(error);

@@ -24,18 +24,41 @@ pub(super) struct Staged {
     pub(super) registry: RegistryGeneration,
 }
 
+/// Why a baseline is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// There is no stream yet.
+    FirstStart,
+    /// An operator authorized that the stream starts anew (Q3).
+    Reset,
+}
+
+impl Kind {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Kind::FirstStart => "first_start",
+            Kind::Reset => "reset",
+        }
+    }
+}
+
 /// Records the intent, before the slot exists, so that every slot of ours can be swept.
-pub(super) async fn begin(connection: &mut PgConnection, database: &str) -> Result<Candidate, CaptureError> {
+pub(super) async fn begin(
+    connection: &mut PgConnection,
+    kind: Kind,
+    reason: &str,
+) -> Result<Candidate, CaptureError> {
     let reset = Uuid::new_v4();
     let slot = format!("tidegate_{}", &reset.simple().to_string()[..8]);
     let state: i32 = sqlx::query_scalar(
         "insert into tidegate.stream_reset (reset_id, kind, phase, slot_name, database_name, plugin, state_id, reason)
-         values ($1, 'first_start', 'recorded', $2::text::name, $3::text::name, 'pgoutput', nextval('tidegate.state_id'), 'first start')
+         values ($1, $3, 'recorded', $2::text::name, current_database(), 'pgoutput', nextval('tidegate.state_id'), $4)
          returning state_id",
     )
     .bind(reset)
     .bind(&slot)
-    .bind(database)
+    .bind(kind.as_str())
+    .bind(reason)
     .fetch_one(connection)
     .await
     .doing("record the baseline")?;
@@ -140,28 +163,75 @@ pub(super) async fn staged(
     row.map(staged).transpose().doing("read the baseline's record")
 }
 
+/// Where to go on.
+pub(super) enum Left {
+    /// Nothing was begun.
+    Nothing,
+    /// An operator's request that nobody has begun to serve.
+    Requested(Candidate),
+    /// A stage that can be caught up from its boundary.
+    Resumable(Box<Staged>),
+}
+
 /// What the last process left behind: at most one stage that can be resumed; everything else is discarded, and no slot of ours
-/// stays without a use.
+/// stays without a use. A reset is an operator's will: it is asked for until it is activated or withdrawn.
 pub(super) async fn sweep(
     connection: &mut PgConnection,
+    kind: Kind,
     database: &str,
-) -> Result<Option<Staged>, CaptureError> {
-    let mut resumable = None;
-    for (candidate, phase) in left_over(connection).await? {
-        let is_staged = matches!(phase.as_str(), "staged" | "caught_up" | "verified");
-        if is_staged && resumable.is_none() && is_alive(connection, &candidate, database).await? {
-            resumable = staged(connection, candidate.reset).await?;
-            continue;
+) -> Result<Left, CaptureError> {
+    let mut left = Left::Nothing;
+    for (candidate, phase) in left_over(connection, kind).await? {
+        if matches!(left, Left::Nothing) {
+            let is_staged = matches!(phase.as_str(), "staged" | "caught_up" | "verified");
+            if is_staged && is_alive(connection, &candidate, database).await? {
+                left = match staged(connection, candidate.reset).await? {
+                    Some(staged) => Left::Resumable(Box::new(staged)),
+                    None => Left::Nothing,
+                };
+                continue;
+            }
+            if kind == Kind::Reset && phase == "recorded" {
+                left = Left::Requested(candidate);
+                continue;
+            }
+            if phase != "discarded" {
+                start_over(connection, &candidate, kind, "left behind by a process that died").await?;
+                if kind == Kind::Reset {
+                    // The request that has just been renewed.
+                    return Box::pin(sweep(connection, kind, database)).await;
+                }
+                continue;
+            }
         }
         discard(connection, &candidate, "left behind by a process that died").await?;
     }
-    Ok(resumable)
+    Ok(left)
+}
+
+/// Gives a candidate up. What an operator has asked for is asked for anew.
+pub(super) async fn start_over(
+    connection: &mut PgConnection,
+    candidate: &Candidate,
+    kind: Kind,
+    error: &str,
+) -> Result<(), CaptureError> {
+    if kind == Kind::Reset {
+        let reason: String =
+            sqlx::query_scalar("select reason from tidegate.stream_reset where reset_id = $1")
+                .bind(candidate.reset)
+                .fetch_one(&mut *connection)
+                .await
+                .doing("read the baseline's record")?;
+        begin(connection, kind, &reason).await?;
+    }
+    discard(connection, candidate, error).await
 }
 
 /// Activated ones whose scaffolding is still there.
 pub(super) async fn activated(connection: &mut PgConnection) -> Result<Vec<Candidate>, CaptureError> {
     let rows: Vec<(Uuid, String, i32)> = sqlx::query_as(
-        "select reset_id, slot_name::text, state_id from tidegate.stream_reset where kind = 'first_start' and phase = 'activated'",
+        "select reset_id, slot_name::text, state_id from tidegate.stream_reset where kind in ('first_start', 'reset') and phase = 'activated'",
     )
     .fetch_all(connection)
     .await
@@ -174,20 +244,26 @@ pub(super) async fn activated(connection: &mut PgConnection) -> Result<Vec<Candi
 
 /// Once a stream exists, no other first start may be resumed.
 pub(super) async fn discard_all(connection: &mut PgConnection) -> Result<(), CaptureError> {
-    for candidate in left_over(connection).await?.into_iter().map(|(candidate, _)| candidate) {
+    for candidate in
+        left_over(connection, Kind::FirstStart).await?.into_iter().map(|(candidate, _)| candidate)
+    {
         discard(connection, &candidate, "another first start was activated").await?;
     }
     Ok(())
 }
 
-/// First starts that were never activated and still have something: newest first, with their phase.
-async fn left_over(connection: &mut PgConnection) -> Result<Vec<(Candidate, String)>, CaptureError> {
+/// Baselines that were never activated and still have something: newest first, with their phase.
+async fn left_over(
+    connection: &mut PgConnection,
+    kind: Kind,
+) -> Result<Vec<(Candidate, String)>, CaptureError> {
     let rows: Vec<(Uuid, String, i32, String)> = sqlx::query_as(
         "select r.reset_id, r.slot_name::text, r.state_id, r.phase from tidegate.stream_reset r
-         where r.kind = 'first_start' and (r.phase not in ('activated', 'cleaned', 'discarded')
+         where r.kind = $1 and (r.phase not in ('activated', 'cleaned', 'discarded')
              or r.phase = 'discarded' and exists (select from pg_replication_slots s where s.slot_name = r.slot_name))
          order by r.started_at desc",
     )
+    .bind(kind.as_str())
     .fetch_all(connection)
     .await
     .doing("look for unfinished baselines")?;
