@@ -83,7 +83,7 @@ let drawing = false;
 function drawSoon(): void {
   if (drawing) return;
   drawing = true;
-  requestAnimationFrame(() => {
+  queueMicrotask(() => {
     drawing = false;
     draw();
   });

@@ -29,7 +29,10 @@ export class OwnWrites {
     this.#sync = sync;
     this.#titleOf = titleOf;
     this.#changed = changed;
-    sync.pending.subscribe(() => this.#show());
+    sync.pending.subscribe(() => {
+      this.#show();
+      changed();
+    });
   }
 
   /** Follows a write from here to the log and back. */
