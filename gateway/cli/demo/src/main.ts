@@ -134,8 +134,8 @@ function watch(scope: Scope<Tables>): void {
     const what =
       changes.length > 1 ? `${changes.length} rows` : first.op === 'upsert' ? `changed${title}` : 'a row left';
     byId('last').textContent = `last change ${time}: ${what}`;
-    const mine = new Set(sync.pending.value.flatMap(({ mutations }) => mutations.map(({ key }) => key)));
-    page.flash(changes.flatMap(({ key }) => (typeof key === 'bigint' && !mine.has(key) ? [key] : [])));
+    // Own changes have their badge.
+    page.flash(changes.flatMap(({ key }) => (typeof key === 'bigint' && own.badge(key) === null ? [key] : [])));
   });
 }
 
