@@ -187,6 +187,10 @@ impl Worker {
             Some(connection) => connection,
             empty => empty.insert(self.control().await?),
         };
+        // OP-01: what a blocked stream retains is watched all the same.
+        if let Some(stream) = progress::read(connection).await? {
+            self.measure_slot(connection, &stream.slot).await?;
+        }
         let blocking = poison::blocking(connection).await?;
         Ok(blocking.is_some_and(|poison| !poison.retrying) && !reset::is_requested(connection).await?)
     }

@@ -241,3 +241,42 @@ pg_test!(
         within("the worker to stop", worker.stop()).await;
     }
 );
+
+pg_test!(
+    Private,
+    async fn a10_heartbeats_and_own_records_feed_no_idle_acknowledgement(server: TestServer) {
+        // Nobody else writes here.
+        let world = <World as tidegate_embedded::testing::TestContext>::prepare(server).await;
+        world.sql(ITEMS).await;
+        let mut config = world.config();
+        // The least that a default would let pass, as often as it likes.
+        config.limits.idle_ack_interval = Duration::ZERO;
+        config.limits.heartbeat_interval = Duration::from_millis(10);
+        let least = config.limits.idle_ack_bytes_min;
+        let worker = world.start_with(config);
+        world.until_streaming().await;
+        world.sql("insert into items values ('a', 'L1')").await;
+        world.settle().await;
+        world
+            .until(
+                "the acknowledgement",
+                "select acknowledged_end_lsn = processed_end_lsn from tidegate.progress",
+            )
+            .await;
+        let before = world.text("select processed_end_lsn::text from tidegate.progress").await;
+        world.sql("create table public.start as select clock_timestamp() as at, pg_current_wal_insert_lsn() as lsn").await;
+        world
+            .until(
+                "a hundred heartbeats",
+                "select beat_at > at + interval '1 second' from tidegate.worker_heartbeat, public.start",
+            )
+            .await;
+        let written = world
+            .lsn("select pg_current_wal_insert_lsn()")
+            .await
+            .bytes_since(before.parse().expect("a position"));
+        assert!(written < least, "a hundred heartbeats wrote {written} bytes");
+        assert_eq!(world.text("select processed_end_lsn::text from tidegate.progress").await, before);
+        worker.stop().await;
+    }
+);

@@ -127,3 +127,34 @@ pg_test!(
         worker.stop().await;
     }
 );
+
+pg_test!(
+    Slots,
+    async fn op08_f8_a_gap_in_the_publication_blocks(world: World) {
+        world.sql(ITEMS).await;
+        let worker = world.start();
+        world.until_streaming().await;
+        world.sql("alter publication tidegate drop table items").await;
+        world.sql("insert into items values ('lost', 'L1')").await;
+        world.sql("alter publication tidegate add table items").await;
+        world.until("poison", "select exists (select from tidegate.poison where status = 'active' and failure_class = 'fence_without_row')").await;
+        worker.stop().await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn g5_a_changed_column_blocks_and_a_new_one_does_not(world: World) {
+        world.sql(ITEMS).await;
+        let worker = world.start();
+        world.until_streaming().await;
+        world.sql("alter table items add column later int default 7").await;
+        world.sql("insert into items values ('a', 'L1')").await;
+        world.settle().await;
+        world.sql("alter table items alter column n type bigint").await;
+        world.sql("insert into items values ('b', 'L1')").await;
+        world.until("poison", "select exists (select from tidegate.poison where status = 'active' and failure_class = 'column_type_changed' and not retryable)").await;
+        assert_eq!(world.effects().await, ["list:L1 upsert a"]);
+        worker.stop().await;
+    }
+);

@@ -142,7 +142,11 @@ async fn make_stage(
             {
                 tracing::debug!(error = %second, "baseline not discarded yet");
             }
-            return Err(error);
+            // What cannot be staged is no transaction of the stream: it must not overwrite a record of one.
+            return Err(match error {
+                CaptureError::Blocked(failure) => CaptureError::Waiting(format!("baseline: {failure}")),
+                error => error,
+            });
         }
     }
     fail_point!(BASELINE_STAGED);
