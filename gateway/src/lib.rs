@@ -6,6 +6,7 @@
 
 pub mod auth;
 pub mod config;
+pub mod failpoints;
 mod gateway;
 pub mod grants;
 pub mod http;

@@ -35,6 +35,9 @@ pub enum Message {
     Ended(&'static str),
 }
 
+/// Messages for which an empty queue keeps its memory: enough for what comes one at a time.
+const QUEUE_KEPT: usize = 4;
+
 /// One session's mailbox.
 #[derive(Debug)]
 pub struct Mailbox {
@@ -112,8 +115,8 @@ impl Mailbox {
         if matches!(message, Some(Message::Batch(_))) {
             inner.batches -= 1;
         }
-        if inner.messages.is_empty() {
-            // An idle session keeps no queue.
+        if inner.messages.is_empty() && inner.messages.capacity() > QUEUE_KEPT {
+            // An idle session keeps no long queue.
             inner.messages = VecDeque::new();
         }
         message

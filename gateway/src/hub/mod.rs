@@ -10,6 +10,7 @@
 
 mod core;
 mod feed;
+mod keys;
 mod mailbox;
 mod page;
 mod run;
@@ -18,6 +19,7 @@ mod tests;
 
 pub use self::core::{Batch, Core, HubBounds, Snapshot, subject_hash};
 pub use feed::{Covered, Feed, FeedKey};
+pub use keys::{KeyError, KeyRing};
 pub use mailbox::{Mailbox, Message, Request};
 pub use page::{Page, PageBounds, Press, Stretch};
 pub use run::{Epoch, Hub, HubConfig, Seat};

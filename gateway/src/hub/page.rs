@@ -3,8 +3,10 @@
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
 use tidegate_log::{Effect, Lineage, ScopeState};
-use tidegate_model::{Cursor, CursorKeys, Lsn, Point, RegistryGeneration, ScopeName};
+use tidegate_model::{Cursor, Lsn, Point, RegistryGeneration, ScopeName};
 use tidegate_protocol::{PageBuilder, ScopeNumber};
+
+use super::KeyRing;
 
 /// Bytes of a sealed cursor, at most: see `tidegate_model::CursorKeys`.
 const CURSOR_BYTES_MAX: usize = 128;
@@ -24,7 +26,7 @@ pub struct Press {
     /// The history that cursors are bound to.
     pub lineage: Lineage,
     /// Keys that seal cursors.
-    pub keys: CursorKeys,
+    pub keys: KeyRing,
     /// Bounds of a page.
     pub bounds: PageBounds,
     /// A commit position before which nothing of this lineage lies. Numbers of transactions on the wire count from here: they

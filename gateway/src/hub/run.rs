@@ -5,14 +5,14 @@ use sqlx::PgPool;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_log::{
     Bounds, ClientKey, EffectBatch, EffectLog, EffectLogError, Subscription, TailPosition, WakeListener,
 };
-use tidegate_model::{CursorKeys, Lsn, RegistryGeneration};
+use tidegate_model::{Lsn, RegistryGeneration};
 use tokio::sync::{mpsc, watch};
 
-use super::{Core, HubBounds, Mailbox, MemberId, PageBounds, Press, Request};
+use super::{Core, HubBounds, KeyError, KeyRing, Mailbox, MemberId, PageBounds, Press, Request};
 use crate::rebuild::{RebuildBounds, Rebuilds};
 use crate::registry::{Registries, RegistryError};
 
@@ -139,11 +139,14 @@ enum HubError {
     Log(#[from] EffectLogError),
     #[error("{0}")]
     Registry(#[from] RegistryError),
-    #[error("read the cursor keys: {0}")]
-    Keys(#[from] sqlx::Error),
-    #[error("the database has no cursor key")]
-    NoKeys,
+    #[error("{0}")]
+    Keys(#[from] KeyError),
+    #[error("read the generation's beginning: {0}")]
+    Beginning(#[from] sqlx::Error),
 }
+
+/// How often the cursor keys are read again.
+const KEYS_AGE_MAX: Duration = Duration::from_secs(10);
 
 /// Pause after the first failure in a row; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -193,10 +196,7 @@ type Opened = (Arc<Epoch>, Core, mpsc::Receiver<Request>, watch::Sender<Registry
 async fn open(pools: &Pools, config: &HubConfig, next_member: &Arc<AtomicU64>) -> Result<Opened, HubError> {
     let pool = &pools.tail;
     let log = Arc::new(EffectLog::open(pool.clone(), config.pending_max).await?);
-    let secrets: Vec<(i32, Vec<u8>)> =
-        sqlx::query_as("select key_id, secret from tidegate.cursor_key").fetch_all(pool).await?;
-    let keys = secrets.into_iter().filter_map(|(id, secret)| Some((id as u32, secret.try_into().ok()?)));
-    let keys = CursorKeys::new(keys).ok_or(HubError::NoKeys)?;
+    let keys = KeyRing::load(pool).await?;
     // Nothing of the lineage was committed before its slot's consistent point.
     let base: String =
         sqlx::query_scalar("select consistent_lsn::text from tidegate.stream_generation where id = $1")
@@ -240,7 +240,14 @@ async fn follow(
     let mut tail = Subscription::new(epoch.log.clone(), from, config.read, config.rescan);
     let mut pause = PAUSE_MIN;
     let mut urgent = false;
+    let mut keys_at = Instant::now();
     loop {
+        if keys_at.elapsed() > KEYS_AGE_MAX {
+            keys_at = Instant::now();
+            if let Err(error) = epoch.press.keys.reload(epoch.log.pool()).await {
+                tracing::warn!(%error, "keep the cursor keys as they were");
+            }
+        }
         while !urgent {
             tokio::select! {
                 biased;
@@ -252,7 +259,7 @@ async fn follow(
             core.request(request);
         }
         urgent = false;
-        fail::fail_point!("gateway::tail::before_read");
+        fail::fail_point!(crate::failpoints::TAIL_READ);
         epoch.log.set_interest(core.begin_read());
         let read = {
             let mut scan = pin!(tail.scan());
@@ -271,8 +278,9 @@ async fn follow(
                 registry.send_if_modified(|seen| {
                     std::mem::replace(seen, batch.anchor.registry) != batch.anchor.registry
                 });
-                fail::fail_point!("gateway::tail::before_publish");
+                fail::fail_point!(crate::failpoints::TAIL_PUBLISH);
                 core.take(batch, changed);
+                observe(&core, &epoch.log);
                 // A part of a large transaction tells nothing to whoever waits.
                 urgent |= core.awaited();
             }
@@ -298,6 +306,15 @@ async fn follow(
             }
         }
     }
+}
+
+/// What an operator sees of the hub.
+fn observe(core: &Core, log: &EffectLog) {
+    let (feeds, window_bytes) = core.feeds();
+    metrics::gauge!("tidegate_hub_sessions").set(core.members() as f64);
+    metrics::gauge!("tidegate_hub_feeds").set(feeds as f64);
+    metrics::gauge!("tidegate_hub_window_bytes").set(window_bytes as f64);
+    metrics::counter!("tidegate_tail_reads_total").absolute(log.reads());
 }
 
 /// Sees to it that every registry generation that the batch needs has been read. True if the one in force has changed.

@@ -1,8 +1,11 @@
 -- Which synced relations have rows in a scope, and where the stream stood then.
--- Caller: rebuild. Rides: s<state>_scope_row's key, once per relation.
--- $1 scope, $2 relations.
+-- The scope is found by name in the same snapshot: the tail may not have heard of it yet, and its first rows must not be missed.
+-- Caller: rebuild. Rides: s<state>_scope's unique name_hash, s<state>_scope_row's key once per relation.
+-- $1 SHA-256 of the scope's name, $2 relations.
 union all
 select 1, null, null, null, null, null, r, null, null, null, null, null, null, null, null
 from pg_catalog.unnest($2::int4[]) r
-where exists (select from tidegate_projection.s{state}_scope_row e where e.scope_id = $1::int8 and e.relation_id = r)
+where exists (select from tidegate_projection.s{state}_scope_row e
+              where e.scope_id = (select s.scope_id from tidegate_projection.s{state}_scope s where s.name_hash = $1::bytea)
+                and e.relation_id = r)
 order by kind, table_id

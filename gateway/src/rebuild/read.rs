@@ -48,9 +48,6 @@ const KEY: usize = 7;
 const VERSION: usize = 8;
 const ROW: usize = 9;
 
-/// No scope has this id: a scope that does not exist yet has no rows.
-const NO_SCOPE: i64 = -1;
-
 impl Rebuilds {
     fn anchor(&self, rows: &[PgRow]) -> Result<Anchor, EffectLogError> {
         Anchor::of_row(rows.first().ok_or(EffectLogError::NoGeneration)?, &self.press.lineage)
@@ -73,7 +70,7 @@ impl Rebuilds {
             .map(|relation| relation.relation_id.0)
             .collect();
         let rows = sqlx::query(AssertSqlSafe(text))
-            .bind(feed.scope().map_or(NO_SCOPE, |scope| scope.0))
+            .bind(feed.name.hash().to_vec())
             .bind(synced)
             .fetch_all(&self.pool)
             .await?;
@@ -118,7 +115,7 @@ impl Rebuilds {
             .replace("{state}", &self.press.lineage.state.to_string())
             .replace("{relation}", &relation_id.to_string());
         let rows = sqlx::query(AssertSqlSafe(text))
-            .bind(feed.scope().map_or(NO_SCOPE, |scope| scope.0))
+            .bind(feed.name.hash().to_vec())
             .bind(key)
             .bind(i64::from(self.bounds.page_rows_max))
             .bind(self.bounds.page_bytes_max as i64)

@@ -418,7 +418,10 @@ impl Session {
         }
         let through = batch.snapshot.through;
         let joined = |number: &ScopeNumber| self.scopes.get(number).is_some_and(Subscription::is_joined);
-        let has_pages = batch.pages.keys().any(joined);
+        let has_pages = match batch.pages.len() <= self.scopes.len() {
+            true => batch.pages.keys().any(joined),
+            false => self.scopes.iter().any(|(n, s)| s.is_joined() && batch.pages.contains_key(n)),
+        };
         let cuts = batch.complete && (has_pages || self.staged || self.awaited.is_due(through));
         if !has_pages && !cuts {
             if batch.complete {
@@ -434,44 +437,58 @@ impl Session {
             self.hold(pending);
             return;
         }
-        let mut pages: Vec<(ScopeNumber, &[Arc<Page>])> = Vec::new();
-        if batch.pages.len() <= self.scopes.len() {
-            pages.extend(
-                batch.pages.iter().filter(|(number, _)| joined(number)).map(|(n, p)| (*n, p.as_slice())),
-            );
-        } else {
-            let numbers = self.scopes.keys().filter(|number| joined(number));
-            pages.extend(numbers.filter_map(|number| Some((*number, batch.pages.get(number)?.as_slice()))));
-        }
-        pages.sort_unstable_by_key(|(number, _)| *number);
-        if let [(_, [page])] = pages.as_slice()
-            && page.fin
-            && !self.staged
-        {
-            self.tell_schema(page.sv);
-            self.tell_materialized(through);
-            self.outbox.scoped(page.scope, page.frame().clone(), true);
-        } else {
-            for (number, pages) in pages {
-                for page in pages {
-                    self.send_page(page);
-                }
-                if !batch.complete
-                    && let (Some(subscription), Some(page)) = (self.scopes.get_mut(&number), pages.last())
-                {
-                    subscription.at = page.end;
-                }
+        let one = match batch.pages.len() {
+            1 => batch
+                .pages
+                .values()
+                .next()
+                .and_then(|pages| pages.first())
+                .filter(|page| page.fin && has_pages),
+            _ => None,
+        };
+        match one {
+            // The usual case: nothing is allocated, nothing sorted.
+            Some(page) if !self.staged => {
+                self.tell_schema(page.sv);
+                self.tell_materialized(through);
+                self.outbox.scoped(page.scope, page.frame().clone(), true);
             }
-            if !batch.complete {
-                self.staged = true;
-                return;
+            _ => {
+                self.send_batch(batch);
+                if !batch.complete {
+                    self.staged |= has_pages;
+                    return;
+                }
+                self.tell_materialized(through);
+                self.outbox.cut();
             }
-            self.tell_materialized(through);
-            self.outbox.cut();
         }
         self.staged = false;
         self.delivered = through;
         self.tell_added();
+    }
+
+    /// The batch's pages of joined scopes, scope by scope.
+    fn send_batch(&mut self, batch: &Batch) {
+        let joined = |number: &ScopeNumber| self.scopes.get(number).is_some_and(Subscription::is_joined);
+        let mut numbers: Vec<ScopeNumber> = match batch.pages.len() <= self.scopes.len() {
+            true => batch.pages.keys().copied().filter(joined).collect(),
+            false => {
+                self.scopes.keys().copied().filter(|n| joined(n) && batch.pages.contains_key(n)).collect()
+            }
+        };
+        numbers.sort_unstable();
+        for number in numbers {
+            let pages = &batch.pages[&number];
+            for page in pages {
+                self.send_page(page);
+            }
+            if !batch.complete
+                && let (Some(subscription), Some(page)) = (self.scopes.get_mut(&number), pages.last())
+            {
+                subscription.at = page.end;
+            }
+        }
     }
 
     fn on_sync(&mut self, snapshot: &Snapshot, grants: &Arc<SubjectGrants>, missed: bool) {

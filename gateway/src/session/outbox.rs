@@ -15,6 +15,9 @@ pub struct OutFrame {
     cuts: bool,
 }
 
+/// Frames for which an empty queue keeps its memory.
+const QUEUE_KEPT: usize = 4;
+
 /// The queue.
 #[derive(Debug, Default)]
 pub struct Outbox {
@@ -57,7 +60,7 @@ impl Outbox {
     /// The next frame to send.
     pub fn pop(&mut self) -> Option<Bytes> {
         let frame = self.frames.pop_front();
-        if self.frames.is_empty() {
+        if self.frames.is_empty() && self.frames.capacity() > QUEUE_KEPT {
             self.frames = VecDeque::new();
         }
         let frame = frame?;

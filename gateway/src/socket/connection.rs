@@ -153,7 +153,14 @@ enum Done {
     Leave(CloseCode),
 }
 
+/// Answered in the order in which they were asked.
 enum Asked {
+    Run(Run),
+    /// Not to be run, but its refusal waits for its turn.
+    Refuse(ErrorFrame<'static>),
+}
+
+enum Run {
     Push(Push<'static>),
     Void(Void),
 }
@@ -194,6 +201,10 @@ impl<'c> Connection<'c> {
         limits: FrameLimits,
     ) -> Connection<'c> {
         let now = Instant::now();
+        // The token may expire before anything else is due.
+        let expires_in =
+            begun.identity.expires_at.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
+        let first_look = (shared.limits.heartbeat / 2).min(expires_in.unwrap_or(Duration::MAX));
         Connection {
             shared,
             socket,
@@ -203,7 +214,7 @@ impl<'c> Connection<'c> {
             asked: VecDeque::new(),
             frames: Rate::new(shared.limits.frames_per_second, now),
             mutations: Rate::new(shared.limits.mutations_per_second, now),
-            timer: Box::pin(tokio::time::sleep(shared.limits.heartbeat)),
+            timer: Box::pin(tokio::time::sleep(first_look)),
             heard_at: now,
             writing_since: None,
             unwritten: true,
@@ -346,9 +357,9 @@ impl<'c> Connection<'c> {
             _ => None,
         };
         if let Some((count, reference, of)) = mutations {
-            if self.begun.pusher.is_none() && self.shared.pusher.is_none() {
+            if self.shared.pusher.is_none() {
                 let error = ErrorFrame::new(ErrorCode::Unavailable, "this gateway takes no pushes");
-                return self.begun.session.error(error.answering(reference, of));
+                return self.refuse(error.answering(reference, of));
             }
             if let Err(wait) = self.mutations.take(count, now) {
                 let error =
@@ -378,7 +389,10 @@ impl<'c> Connection<'c> {
                     self.work.push(Box::pin(async move {
                         match work::read_scope(&epoch, &feed, after, through, replay_count_max, bounds).await
                         {
-                            Some(pages) => Done::Input(Input::ScopeRead(id, pages)),
+                            Some(pages) => {
+                                fail::fail_point!(crate::failpoints::SCOPE_READ);
+                                Done::Input(Input::ScopeRead(id, pages))
+                            }
                             None => Done::Leave(CloseCode::GoingAway),
                         }
                     }));
@@ -387,7 +401,10 @@ impl<'c> Connection<'c> {
                     let epoch = epoch.clone();
                     self.work.push(Box::pin(async move {
                         match work::read_rebuild(&epoch, &feed, from).await {
-                            Some((position, page)) => Done::Input(Input::RebuildRead(id, position, page)),
+                            Some((position, page)) => {
+                                fail::fail_point!(crate::failpoints::REBUILD_READ);
+                                Done::Input(Input::RebuildRead(id, position, page))
+                            }
                             None => Done::Leave(CloseCode::GoingAway),
                         }
                     }));
@@ -403,11 +420,11 @@ impl<'c> Connection<'c> {
                     }));
                 }
                 Command::Push(push) => {
-                    self.asked.push_back(Asked::Push(push));
+                    self.asked.push_back(Asked::Run(Run::Push(push)));
                     self.next_push();
                 }
                 Command::Void(void) => {
-                    self.asked.push_back(Asked::Void(void));
+                    self.asked.push_back(Asked::Run(Run::Void(void)));
                     self.next_push();
                 }
                 Command::Auth { reference, token } => self.renew(reference, &token),
@@ -417,25 +434,39 @@ impl<'c> Connection<'c> {
         None
     }
 
-    /// Starts the next push, if none is under way: a client's pushes run one after the other.
+    fn refuse(&mut self, error: ErrorFrame<'static>) {
+        self.asked.push_back(Asked::Refuse(error));
+        self.next_push();
+    }
+
+    /// Starts the next push, if none is under way: a client's pushes run, and are answered, one after the other.
     fn next_push(&mut self) {
-        if self.asked.is_empty() {
+        // The pusher is away while a push is under way; a gateway without one only refuses.
+        if self.begun.pusher.is_none() && self.shared.pusher.is_some() {
             return;
         }
+        let run = loop {
+            match self.asked.pop_front() {
+                Some(Asked::Refuse(error)) => self.begun.session.error(error),
+                Some(Asked::Run(run)) => break run,
+                None => return,
+            }
+        };
         let Some(mut pusher) = self.begun.pusher.take() else { return };
-        let Some(asked) = self.asked.pop_front() else { return };
         self.work.push(Box::pin(async move {
-            let (reference, of, numbers, reply) = match asked {
-                Asked::Push(push) => {
+            fail::fail_point!(crate::failpoints::PUSH_RUN);
+            let (reference, of, numbers, reply) = match run {
+                Run::Push(push) => {
                     let numbers: Vec<MutationNumber> =
                         push.mutations.iter().map(|mutation| mutation.number).collect();
                     (push.reference, "push", numbers, pusher.push(&push).await)
                 }
-                Asked::Void(void) => {
+                Run::Void(void) => {
                     let reply = pusher.void(&void).await;
                     (void.reference, "void", void.numbers, reply)
                 }
             };
+            fail::fail_point!(crate::failpoints::PUSH_ENDED);
             let numbers = numbers.into_iter().map(|number| number.0).collect();
             Done::Pushed(Box::new(pusher), Input::Pushed { reference, of, numbers, reply })
         }));

@@ -1,7 +1,8 @@
 //! Capture and gateway in one process on a fresh database, and clients over real sockets that check everything they are told.
 
-// The same model client that judges the session's property tests judges the running product.
+// The same model client that judges the session's property tests judges the running product; those use more of it.
 #[path = "../../../src/session/tests/model_client.rs"]
+#[allow(dead_code)]
 mod model_client;
 
 mod grants;

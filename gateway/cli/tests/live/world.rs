@@ -15,7 +15,7 @@ use tidegate_gateway::auth::{AuthConfig, TokenKeys, mint_token};
 use tidegate_gateway::push::PushConfig;
 use tidegate_gateway::{Config, Gateway, GatewayError};
 use tidegate_migrations::testing::LoadedDatabase;
-use tidegate_model::{ClientId, RegistryGeneration, RowKey, RowVersion};
+use tidegate_model::{ClientId, RegistryGeneration};
 use tidegate_protocol::{
     Base, Bin, ClientFrame, Columns, Hello, Limits, Mutation, MutationNumber, MutationOp, Ping, Push,
     SUBPROTOCOL, Secret, ServerFrame, Subscribe, SubscriptionKind, TableId, Unsubscribe, Value,
@@ -111,12 +111,6 @@ impl Serving {
             let _ = stop.send(());
         }
         within("the gateway to stop", &mut self.task).await.expect("no panic").expect("a clean end");
-    }
-
-    /// Ends it on the spot, sockets included.
-    pub async fn kill(self) {
-        self.task.abort();
-        let _ = self.task.await;
     }
 }
 
@@ -514,10 +508,5 @@ impl Client {
         };
         self.send(push.into()).await;
         (first..first + items.len() as u64).collect()
-    }
-
-    /// Versions of a scope's rows by key.
-    pub fn versions(&self, name: &str) -> Vec<(RowKey, RowVersion)> {
-        self.rows(name).iter().map(|((_, key), (version, _))| (key.clone(), *version)).collect()
     }
 }

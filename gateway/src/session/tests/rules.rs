@@ -1,1 +1,140 @@
+//! The rules one by one, each in the shortest script that shows it.
 
+use super::model_client::Seen;
+use super::world::{Change, Sizes, World};
+
+fn change(key: u8, scopes: u8) -> Change {
+    Change { key, scopes }
+}
+
+/// A client that has joined the first two scopes.
+fn joined(sizes: Sizes) -> World {
+    let mut world = World::new(sizes);
+    world.subscribe(0);
+    world.subscribe(1);
+    world.settle();
+    world
+}
+
+fn sends(seen: &[Seen]) -> bool {
+    seen.iter().any(|seen| {
+        matches!(seen, Seen::Page { .. } | Seen::Rebuild { .. } | Seen::Joined { .. } | Seen::Cut)
+    })
+}
+
+#[test]
+fn v5_a_page_that_is_all_of_a_batch_is_its_own_cut_and_two_pages_have_one() {
+    let mut world = joined(Sizes::default());
+    world.commit(&[change(1, 0b001)], &[], false);
+    let seen = world.turns();
+    assert!(matches!(seen.as_slice(), [Seen::Page { .. }]), "{seen:?}");
+    world.commit(&[change(1, 0b010)], &[], false);
+    let seen = world.turns();
+    assert!(matches!(seen.as_slice(), [Seen::Page { .. }, Seen::Page { .. }, Seen::Cut]), "{seen:?}");
+    // A scope that the client does not have makes no difference to it, but is part of the batch.
+    world.commit(&[change(2, 0b101)], &[], false);
+    let seen = world.turns();
+    assert!(matches!(seen.as_slice(), [Seen::Page { .. }]), "nobody here follows the other scope: {seen:?}");
+}
+
+#[test]
+fn v2_live_pages_wait_for_what_was_pending_in_their_own_read() {
+    let mut world = joined(Sizes::default());
+    world.accept(50);
+    world.commit(&[change(1, 0b001)], &[], false);
+    let seen = world.turns();
+    assert_eq!(seen, [Seen::CapturePending(vec![50])]);
+    world.materialize(&[50]);
+    let seen = world.turns();
+    assert!(matches!(seen.as_slice(), [Seen::Page { .. }, Seen::Cut]), "{seen:?}");
+}
+
+#[test]
+fn v2_the_gating_set_only_shrinks() {
+    let mut world = joined(Sizes::default());
+    world.accept(50);
+    world.commit(&[change(1, 0b001)], &[], false);
+    assert!(!sends(&world.turns()));
+    // A client that writes without pause still receives pages.
+    world.accept(51);
+    assert!(!sends(&world.turns()));
+    world.materialize(&[50]);
+    assert!(sends(&world.turns()), "51 gates the next operation, not this one");
+    world.commit(&[change(1, 0b010)], &[], false);
+    assert_eq!(world.turns(), [Seen::CapturePending(vec![51])]);
+    world.materialize(&[51]);
+    assert!(sends(&world.turns()));
+}
+
+#[test]
+fn v2_rebuilds_and_joins_wait_and_the_snapshot_is_taken_after_they_were_asked_for() {
+    let mut world = World::new(Sizes::default());
+    world.settle();
+    world.begin_read();
+    // Accepted after the read under way began, before the session asks.
+    world.accept(50);
+    world.subscribe(0);
+    world.end_read();
+    let seen = world.turns();
+    assert!(!sends(&seen), "{seen:?}");
+    assert!(seen.contains(&Seen::CapturePending(vec![50])));
+    world.materialize(&[50]);
+    assert!(sends(&world.turns()));
+}
+
+#[test]
+fn v6_a_session_without_scopes_gets_a_cut_for_what_came_round() {
+    let mut world = World::new(Sizes::default());
+    world.push();
+    world.answer(0);
+    world.commit(&[change(1, 0b001)], &[], true);
+    let seen = world.turns();
+    let told = seen.iter().position(|seen| *seen == Seen::Materialized(vec![1])).expect("told");
+    assert_eq!(seen[told + 1], Seen::Cut);
+}
+
+#[test]
+fn v5_a_session_that_was_left_behind_catches_up_in_one_cut() {
+    let mut world = joined(Sizes { mailbox_batches: 1, ..Sizes::default() });
+    for key in 0..5 {
+        world.commit(&[change(key, 0b001), change(key + 5, 0b010)], &[], false);
+        world.read();
+    }
+    let seen = world.turns();
+    assert_eq!(seen.iter().filter(|seen| **seen == Seen::Cut).count(), 1, "{seen:?}");
+    world.settle();
+}
+
+#[test]
+fn a_resume_that_would_replay_more_than_the_scope_rebuilds_instead() {
+    let mut world = joined(Sizes { window_bytes: 0, ..Sizes::default() });
+    world.session_away(|world| {
+        for _ in 0..40 {
+            world.commit(&[change(1, 0b001)], &[], false);
+            world.read();
+        }
+    });
+    let seen = world.turns();
+    let reason = |seen: &Seen| matches!(seen, Seen::Subscribed { name, reason: Some(reason), .. } if name == "s:a" && reason == "cheaper");
+    assert!(seen.iter().any(reason), "{seen:?}");
+    let resumed = |seen: &Seen| matches!(seen, Seen::Subscribed { name, reason: None, .. } if name == "s:b");
+    assert!(seen.iter().any(resumed), "the other scope has nothing to replay");
+}
+
+#[test]
+fn v7_what_was_taken_does_not_even_leave_the_queue() {
+    let mut world = joined(Sizes { outbox_bytes: 1, ..Sizes::default() });
+    for key in 0..3 {
+        world.commit(&[change(key, 0b001)], &[], false);
+        world.read();
+        world.message();
+    }
+    // The client has read nothing; the removal overtakes what is queued for it.
+    world.commit(&[], &[(0, false)], false);
+    world.read();
+    world.message();
+    world.seen.clear();
+    world.drain(usize::MAX);
+    assert!(world.seen.iter().all(|seen| !matches!(seen, Seen::Page { .. })), "{:?}", world.seen);
+    assert!(world.seen.iter().any(|seen| matches!(seen, Seen::Scopes { .. })));
+}

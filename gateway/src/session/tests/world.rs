@@ -3,7 +3,7 @@
 
 use super::model_client::{Arrived, ModelClient, Rows, Seen};
 use crate::grants::SubjectGrants;
-use crate::hub::{Core, FeedKey, HubBounds, Mailbox, MemberId, Message, PageBounds, Press, Request, Stretch};
+use crate::hub::{Core, HubBounds, KeyRing, Mailbox, MemberId, Message, PageBounds, Press, Request, Stretch};
 use crate::push::PushReply;
 use crate::rebuild::{After, RebuildFrom, RebuildPage, Run, RunPosition};
 use crate::registry::Registries;
@@ -138,7 +138,7 @@ fn press(effects_max: usize) -> Press {
             state: StateId(1),
             server: ServerIdentity { system: 7, timeline: 1 },
         },
-        keys: CursorKeys::new([(1, [9; 32])]).expect("a key"),
+        keys: KeyRing::new(CursorKeys::new([(1, [9; 32])]).expect("a key")),
         bounds: PageBounds { effects_max, bytes_max: 1 << 20 },
         base: Lsn(0),
     }
@@ -295,6 +295,37 @@ impl World {
         }
         let rows = SCOPES.into_iter().enumerate().map(|(bit, scope)| (scope, self.rows_now(bit))).collect();
         self.log.push(Transaction { commit, effects, grants: changed, materialized, rows });
+    }
+
+    /// A mutation of the client is accepted through another gateway.
+    pub fn accept(&mut self, number: u64) {
+        self.accepted.insert(number, None);
+    }
+
+    /// A transaction that brings exactly these mutations round.
+    pub fn materialize(&mut self, numbers: &[u64]) {
+        self.commit(&[], &[], false);
+        let last = self.log.last_mut().expect("just committed");
+        for number in numbers {
+            self.accepted.insert(*number, Some(last.commit));
+            last.materialized.push(*number);
+        }
+    }
+
+    /// Reads the tail once and lets the session and the client take what there is.
+    pub fn turn(&mut self) {
+        self.read();
+        while self.message() || self.answer(0) {}
+        self.drain(usize::MAX);
+    }
+
+    /// Turns until nothing moves any more; gives what the client saw.
+    pub fn turns(&mut self) -> Vec<Seen> {
+        self.seen.clear();
+        for _ in 0..20 {
+            self.turn();
+        }
+        std::mem::take(&mut self.seen)
     }
 
     fn rows_now(&self, bit: usize) -> Rows {
@@ -679,6 +710,14 @@ impl World {
         self.connect();
     }
 
+    /// The client is away while something happens, and comes back.
+    pub fn session_away(&mut self, meanwhile: impl FnOnce(&mut World)) {
+        self.core.request(Request::Leave { member: MemberId(self.member) });
+        self.mailbox = Arc::new(Mailbox::new(1));
+        meanwhile(self);
+        self.reconnect();
+    }
+
     fn subscribe_with_what_it_has(&mut self, scope: &'static str) {
         let token = self.client.interrupted.get(scope).map(|(_, token)| Bin::from(token.clone()));
         let cursor = self.client.cursor(scope).map(|cursor| Bin::from(cursor.to_vec()));
@@ -907,14 +946,6 @@ impl World {
                 && last.is_none_or(|last| self.client.held[*scope].rows == self.log[last].rows[*scope])
         }) && self.awaiting.is_empty()
             && self.unanswered.is_empty()
-    }
-
-    /// The feed that this connection uses for a scope.
-    pub fn has_feed(&self, scope: &str) -> bool {
-        self.session
-            .scopes
-            .values()
-            .any(|s| s.feed.key() == FeedKey { scope: ScopeName(scope.into()), nth: s.feed.nth })
     }
 }
 
