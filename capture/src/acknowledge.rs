@@ -4,12 +4,12 @@
 //! acknowledgement recorded. The first two are one commit; the last two cost a query each, so they happen at most once per
 //! `acknowledge_interval`.
 
-use crate::CaptureError;
 use crate::config::Limits;
 use crate::failpoints::fail_point;
 use crate::progress::{Boundary, ProgressWriter};
 use crate::slot;
 use crate::source::Source;
+use crate::{CaptureError, Refusal};
 use sqlx::PgConnection;
 use std::time::Instant;
 use tidegate_model::Lsn;
@@ -136,8 +136,11 @@ impl Acknowledger {
         self.last_read_back = now;
         let confirmed = slot::confirmed_flush(control, slot).await?;
         fail_point!(SLOT_READ_BACK);
-        // A5: the only target is the recorded boundary. The slot cannot be past what we told it.
-        let target = confirmed.min(self.processed);
+        // A5: the only target is the recorded boundary, and the slot cannot be past what we told it.
+        if confirmed > self.processed {
+            return Err(Refusal::SlotPastProcessed { slot: confirmed, processed: self.processed }.into());
+        }
+        let target = confirmed;
         if target > self.acknowledged {
             let own_write_end = writer.record_acknowledged(target).await?;
             self.acknowledged = target;

@@ -9,6 +9,12 @@
 //! stream (`ownership`); every failure ends its session, and `supervise` decides what follows. A first start, or a reset, makes
 //! the state that the stream continues from (`baseline`). Operators deal with what blocks through [`poison`] and [`reset`].
 //!
+//! Metrics, through the `metrics` facade, labels without values: counters `tidegate_transactions_total`, `tidegate_events_total`,
+//! `tidegate_effects_total`, `tidegate_replayed_transactions_total`, `tidegate_spooled_transactions_total`, `tidegate_poison_total`
+//! by class, `tidegate_idle_acknowledgements_total`, `tidegate_session_failures_total`; histogram `tidegate_group_transactions`;
+//! gauges `tidegate_processed_lsn`, `tidegate_acknowledged_lsn`, `tidegate_lag_bytes`, `tidegate_pending_commit_age_seconds`,
+//! `tidegate_retained_wal_bytes`, and during a baseline `tidegate_baseline_rows` and `tidegate_baseline_bytes` by table.
+//!
 //! Absent here: any client, any knowledge of the gateway. They meet in PostgreSQL.
 
 mod acknowledge;

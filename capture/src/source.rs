@@ -370,3 +370,18 @@ fn refuse_pooler(error: pgwire_replication::PgWireError) -> CaptureError {
         fault => CaptureError::Failed { doing: "identify the server".into(), fault },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pgwire_replication::PgWireError;
+
+    #[test]
+    fn a_pooler_is_refused_by_name_and_a_server_that_starts_up_is_not() {
+        let pooler =
+            PgWireError::Server("unsupported startup parameter: replication (SQLSTATE 08P01)".into());
+        assert!(matches!(refuse_pooler(pooler), CaptureError::Refused(Refusal::Pooler)));
+        let starting = PgWireError::Server("the database system is starting up (SQLSTATE 57P03)".into());
+        assert!(matches!(refuse_pooler(starting), CaptureError::Failed { .. }));
+    }
+}

@@ -180,3 +180,28 @@ pg_test!(
         worker.stop().await;
     }
 );
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b1_prepared_transactions_refuse_the_creation_of_a_slot() {
+    for major in tidegate_embedded::testing::majors() {
+        let server =
+            tidegate_embedded::testing::TestServer::private(major, &[("max_prepared_transactions", "2")])
+                .unwrap_or_else(|error| panic!("{error}"));
+        let world = <World as tidegate_embedded::testing::TestContext>::prepare(server).await;
+        world.sql(ITEMS).await;
+        world.sql("begin; insert into items values ('p', 'L1'); prepare transaction 'p'").await;
+        let worker = world.start();
+        world
+            .until(
+                "the reason",
+                "select state = 'retrying' and reason like '1 prepared transactions exist%' from tidegate.worker_heartbeat",
+            )
+            .await;
+        assert_eq!(world.scalar::<i64>("select count(*) from pg_replication_slots").await, 0);
+        world.sql("commit prepared 'p'").await;
+        world.until_streaming().await;
+        world.settle().await;
+        world.assert_consistent().await;
+        worker.stop().await;
+    }
+}
