@@ -1,1 +1,144 @@
+//! Windows: what they cover, what they know, and what stays true when they let go of pages.
 
+use std::sync::Arc;
+use tidegate_log::{Effect, EffectPosition, Lineage, ScopeFacts, ScopeState};
+use tidegate_model::*;
+use tidegate_protocol::{Limits, ScopeNumber, ServerFrame};
+use uuid::Uuid;
+
+use super::*;
+
+fn press(effects_max: usize) -> Press {
+    Press {
+        lineage: Lineage {
+            generation: GenerationId(1),
+            stream: StreamGeneration(Uuid::from_u128(1)),
+            state: StateId(1),
+            server: ServerIdentity { system: 7, timeline: 1 },
+        },
+        keys: KeyRing::new(CursorKeys::new([(1, [9; 32])]).expect("a key")),
+        bounds: PageBounds { effects_max, bytes_max: 1 << 20 },
+        base: Lsn(0),
+    }
+}
+
+fn end(commit: u64) -> Point {
+    Point::TransactionEnd { commit_lsn: Lsn(commit) }
+}
+
+fn state(count: u64) -> ScopeState {
+    ScopeState { digest: ScopeDigest(u128::from(count)), row_count: count }
+}
+
+fn effect(commit: u64, event: u64) -> Effect {
+    Effect {
+        scope: ScopeId(1),
+        position: EffectPosition { commit_lsn: Lsn(commit), event_ordinal: event, effect_ordinal: 0 },
+        table: TableId(1),
+        key: RowKey::Int(commit as i64).wire().into(),
+        version: RowVersion(Uuid::from_u128(u128::from(commit))),
+        row: Some(vec![0x91, 1].into()),
+        schema_version: RegistryGeneration(1),
+        after: state(commit * 10 + event),
+    }
+}
+
+fn pages(press: &Press, effects: &[Effect], through: u64, fin: bool) -> Vec<Arc<Page>> {
+    let name = ScopeName("s".into());
+    let stretch =
+        Stretch { number: ScopeNumber(1), name: &name, effects, through: Some(end(through)), more: false };
+    press.pages(stretch, fin)
+}
+
+fn feed(from: u64, facts: Option<&ScopeFacts>) -> Feed {
+    Feed::new(ScopeNumber(1), FeedKey { scope: ScopeName("s".into()), nth: 0 }, end(from), facts)
+}
+
+fn ends(covered: Covered) -> Result<Vec<Point>, Point> {
+    match covered {
+        Covered::Pages(pages) => Ok(pages.iter().map(|page| page.end).collect()),
+        Covered::Not { until } => Err(until),
+    }
+}
+
+#[test]
+fn p6_pages_end_between_effects_and_say_whether_the_transaction_goes_on() {
+    let press = press(2);
+    let made = pages(&press, &[effect(5, 0), effect(5, 1), effect(5, 2), effect(6, 0)], 9, false);
+    let told: Vec<_> = made
+        .iter()
+        .map(|page| match ServerFrame::decode(page.frame(), &Limits::FROM_SERVER).expect("a frame") {
+            ServerFrame::Page(page) => (page.more, page.count, page.fin),
+            other => panic!("expected a page, got {}", other.name()),
+        })
+        .collect();
+    assert_eq!(told, [(true, 51, false), (false, 60, false)]);
+    assert_eq!(made[0].end, effect(5, 1).position.point(), "a cursor inside a transaction is the effect's");
+    assert_eq!(made[1].end, end(9), "one at the stretch's end is the stretch's");
+}
+
+#[test]
+fn v5_the_plain_form_of_a_page_that_is_its_own_cut_is_the_same_without_it() {
+    let press = press(10);
+    let cut = &pages(&press, &[effect(5, 0)], 5, true)[0];
+    let plain = &pages(&press, &[effect(5, 0)], 5, false)[0];
+    assert_ne!(cut.frame(), plain.frame());
+    assert_eq!(cut.plain_frame(), *plain.frame());
+}
+
+#[test]
+fn a_window_answers_only_for_what_it_covers() {
+    let press = press(1);
+    let feed = feed(10, None);
+    feed.extend(&pages(&press, &[effect(20, 0), effect(20, 1)], 20, false));
+    feed.extend(&pages(&press, &[effect(30, 0)], 30, false));
+    let first = effect(20, 0).position.point();
+    assert_eq!(ends(feed.read(end(10), end(30))), Ok(vec![first, end(20), end(30)]));
+    assert_eq!(ends(feed.read(end(10), end(25))), Ok(vec![first, end(20)]), "pages beyond are not touched");
+    assert_eq!(ends(feed.read(first, end(30))), Ok(vec![end(20), end(30)]));
+    assert_eq!(ends(feed.read(end(30), end(40))), Ok(vec![]));
+    // Nothing of an unborn scope lies before the window, so its beginning is as good as any earlier point.
+    assert_eq!(ends(feed.read(end(1), end(15))), Ok(vec![]));
+    feed.evict();
+    assert_eq!(ends(feed.read(end(10), end(30))), Err(first), "the log has the rest");
+    assert_eq!(ends(feed.read(first, end(30))), Ok(vec![end(20), end(30)]));
+}
+
+#[test]
+fn p9_a_window_knows_the_scope_at_a_point_or_says_that_it_does_not() {
+    let press = press(2);
+    let facts = ScopeFacts {
+        scope: ScopeId(1),
+        state: state(8),
+        tail: Some(EffectPosition { commit_lsn: Lsn(8), event_ordinal: 0, effect_ordinal: 0 }),
+        floor: None,
+    };
+    let feed = feed(10, Some(&facts));
+    assert_eq!(feed.state_at(end(9)), Some(state(8)), "unchanged since its last effect");
+    assert_eq!(feed.state_at(end(7)), None);
+    feed.extend(&pages(&press, &[effect(20, 0), effect(20, 1)], 25, false));
+    assert_eq!(feed.state_at(end(15)), Some(state(8)));
+    assert_eq!(feed.state_at(end(20)), Some(state(201)));
+    assert_eq!(feed.state_at(effect(20, 0).position.point()), None, "inside a page");
+    feed.evict();
+    assert_eq!(feed.state_at(end(22)), Some(state(201)), "letting go of a page keeps what it led to");
+    assert_eq!(feed.state_at(end(15)), None);
+}
+
+#[test]
+fn facts_that_are_ahead_of_the_tail_hold_only_from_their_own_point_on() {
+    let press = press(2);
+    // The snapshot saw the effect at 20; the tail stands at 10.
+    let facts = ScopeFacts {
+        scope: ScopeId(1),
+        state: state(200),
+        tail: Some(EffectPosition { commit_lsn: Lsn(20), event_ordinal: 0, effect_ordinal: 0 }),
+        floor: None,
+    };
+    let feed = feed(10, Some(&facts));
+    assert_eq!(feed.state_at(end(10)), None);
+    feed.extend(&pages(&press, &[effect(15, 0)], 15, false));
+    assert_eq!(feed.state_at(end(15)), Some(state(150)));
+    feed.extend(&pages(&press, &[effect(20, 0)], 20, false));
+    assert_eq!(feed.state_at(end(20)), Some(state(200)));
+}

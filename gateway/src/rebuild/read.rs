@@ -62,19 +62,26 @@ impl Rebuilds {
         let _permit = self.reads.acquire().await;
         let state = self.press.lineage.state;
         let text = Anchor::statement("") + &include_str!("head.sql").replace("{state}", &state.to_string());
-        let registry = self.in_force().await?;
-        let synced: Vec<i32> = registry
-            .relations
-            .iter()
-            .filter(|relation| relation.kind == RelationKind::Synced)
-            .map(|relation| relation.relation_id.0)
-            .collect();
-        let rows = sqlx::query(AssertSqlSafe(text))
-            .bind(feed.name.hash().to_vec())
-            .bind(synced)
-            .fetch_all(&self.pool)
-            .await?;
-        let anchor = self.anchor(&rows)?;
+        let mut registry = self.in_force().await?;
+        let (rows, anchor) = loop {
+            let synced: Vec<i32> = registry
+                .relations
+                .iter()
+                .filter(|relation| relation.kind == RelationKind::Synced)
+                .map(|relation| relation.relation_id.0)
+                .collect();
+            let rows = sqlx::query(AssertSqlSafe(text.clone()))
+                .bind(feed.name.hash().to_vec())
+                .bind(synced)
+                .fetch_all(&self.pool)
+                .await?;
+            let anchor = self.anchor(&rows)?;
+            if anchor.registry == registry.generation {
+                break (rows, anchor);
+            }
+            // A table was registered in between: its rows belong to the run.
+            registry = self.registries.load(&self.pool, anchor.registry).await?;
+        };
         let relations =
             rows[1..].iter().map(|row| row.try_get(RELATION).map(RelationId)).collect::<Result<_, _>>()?;
         Ok(std::sync::Arc::new(Run {

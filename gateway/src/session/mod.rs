@@ -11,148 +11,34 @@
 //! read by then. A live batch brings its own snapshot; if that holds it back, its pages are dropped and read again in a round.
 
 mod awaited;
+mod interface;
+mod operation;
 mod outbox;
 mod subscription;
+mod telling;
 #[cfg(test)]
 mod tests;
 
 pub use awaited::{Awaited, Settled};
+pub use interface::{Beginning, Command, Input, ReadId, SessionBounds, Surroundings};
 pub use outbox::Outbox;
 pub use subscription::{Before, ScopePages};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tidegate_log::ClientKey;
-use tidegate_model::{Lsn, Point, RegistryGeneration, ScopeName, TableId};
+use tidegate_model::{Point, RegistryGeneration, ScopeName, TableId};
 use tidegate_protocol::{
-    CapturePending, ClientFrame, CloseCode, ErrorCode, ErrorFrame, Materialized, MutationNumber,
-    MutationStatus, Pong, Push, Schema, ScopeNumber, Scopes, ServerFrame, SessionLimits, Void, Welcome,
+    ClientFrame, CloseCode, ErrorCode, ErrorFrame, MutationNumber, MutationStatus, Pong, ScopeNumber, Welcome,
 };
-use uuid::Uuid;
 
 use crate::grants::SubjectGrants;
-use crate::hub::{Batch, Feed, FeedKey, Message, Page, Press, Snapshot};
+use crate::hub::{Batch, Message};
 use crate::push::PushReply;
-use crate::rebuild::{RebuildFrom, RebuildPage, RunPosition};
-use crate::registry::{Registries, manifest, reachable};
-use subscription::{Newest, Start, Subscription};
-
-/// Bounds of one session.
-#[derive(Clone, Debug)]
-pub struct SessionBounds {
-    /// What `welcome` tells.
-    pub limits: SessionLimits,
-    /// `welcome.heartbeat_ms`.
-    pub heartbeat: Duration,
-    /// Bytes queued for the client beyond which nothing more is read for it.
-    pub outbox_bytes_max: usize,
-    /// How long a cursor may be ahead of the tail.
-    pub ahead_max: Duration,
-    /// Told in `capture_pending`.
-    pub retry: Duration,
-    /// A resume that would replay more effects than the scope has rows, and more than this, becomes a rebuild.
-    pub replay_min: u64,
-}
-
-/// What sessions of one lineage share.
-#[derive(Clone, Debug)]
-pub struct Surroundings {
-    /// Makes cursors.
-    pub press: Arc<Press>,
-    /// Registry generations that pages use: each is here before a page that needs it is.
-    pub registries: Arc<Registries>,
-    /// Bounds.
-    pub bounds: Arc<SessionBounds>,
-}
-
-/// What goes in.
-#[derive(Debug)]
-pub enum Input<'a> {
-    /// A frame from the client, after its `hello`.
-    Frame(ClientFrame<'a>),
-    /// From the hub.
-    Message(Message),
-    /// Answer to [`Command::ReadScope`].
-    ScopeRead(ReadId, ScopePages),
-    /// Answer to [`Command::ReadRebuild`].
-    RebuildRead(ReadId, RunPosition, Arc<RebuildPage>),
-    /// Answer to [`Command::Push`] or [`Command::Void`]: the numbers asked about, and the reply.
-    Pushed {
-        /// Number of the client's request.
-        reference: u64,
-        /// `push` or `void`.
-        of: &'static str,
-        /// All numbers of the request.
-        numbers: Vec<u64>,
-        /// The reply.
-        reply: PushReply,
-    },
-    /// Answer to [`Command::Settle`].
-    Settled(Vec<(u64, Settled)>),
-    /// The outbox has been drained below its bound.
-    Room,
-}
-
-/// One read. An answer whose read nobody waits for any more is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ReadId(u64);
-
-/// What comes out besides frames.
-#[derive(Debug)]
-pub enum Command {
-    /// Ask the hub to feed a scope.
-    Attach(FeedKey),
-    /// Ask it to stop.
-    Detach(FeedKey),
-    /// Ask it to bring the session in step.
-    Sync {
-        /// At once.
-        urgent: bool,
-    },
-    /// Read a scope from the log.
-    ReadScope {
-        /// To be given back with the answer.
-        id: ReadId,
-        /// The scope.
-        feed: Arc<Feed>,
-        /// After here (exclusive).
-        after: Point,
-        /// Through this transaction.
-        through: Lsn,
-        /// How far to count what would be replayed; 0 not at all.
-        replay_count_max: u64,
-    },
-    /// Read the next page of a rebuild.
-    ReadRebuild(ReadId, Arc<Feed>, RebuildFrom),
-    /// Look up what became of these mutations.
-    Settle(Vec<u64>),
-    /// Run a push. Pushes and voids run one after the other.
-    Push(Push<'static>),
-    /// Settle numbers.
-    Void(Void),
-    /// Judge a fresh token.
-    Auth {
-        /// Number of the request.
-        reference: u64,
-        /// The token.
-        token: String,
-    },
-    /// Say goodbye and close.
-    Close(CloseCode),
-}
-
-#[derive(Debug)]
-enum Gate {
-    /// No operation is under way.
-    Closed,
-    /// The snapshot has been asked for.
-    Asked,
-    /// These mutations were pending in it and have not come round. `None`: not known.
-    Held(Option<BTreeSet<u64>>),
-    /// What was read through here may be sent.
-    Open(Point),
-}
+use crate::registry::{manifest, reachable};
+use operation::Gate;
+use subscription::{Start, Subscription};
 
 /// The machine.
 #[derive(Debug)]
@@ -196,23 +82,6 @@ pub struct Session {
     pub outbox: Outbox,
     /// Commands to carry out.
     pub commands: VecDeque<Command>,
-}
-
-/// How a session begins: after the `hello` was judged and the hub has registered it.
-#[derive(Debug)]
-pub struct Beginning {
-    /// Its id.
-    pub session: Uuid,
-    /// Whose.
-    pub client: ClientKey,
-    /// As the hub follows them.
-    pub grants: Arc<SubjectGrants>,
-    /// `welcome.last`.
-    pub last: u64,
-    /// `hello.await`.
-    pub awaited: Vec<u64>,
-    /// Registry generation in force; read before.
-    pub registry: RegistryGeneration,
 }
 
 impl Session {
@@ -489,249 +358,5 @@ impl Session {
                 subscription.at = page.end;
             }
         }
-    }
-
-    fn on_sync(&mut self, snapshot: &Snapshot, grants: &Arc<SubjectGrants>, missed: bool) {
-        self.inside = false;
-        self.take_grants(grants);
-        if missed {
-            self.fall_behind();
-            let unseen = self.awaited.unseen();
-            if !unseen.is_empty() {
-                self.commands.push_back(Command::Settle(unseen));
-            }
-        }
-        let pending = snapshot.pending.of(&self.client);
-        let held = match &mut self.gate {
-            Gate::Asked => match pending {
-                Some([]) => None,
-                pending => Some(pending.map(|numbers| numbers.iter().copied().collect())),
-            },
-            // From now on the set only shrinks.
-            Gate::Held(held) => match (held.take(), pending) {
-                (Some(mut set), Some(pending)) => {
-                    set.retain(|number| pending.contains(number));
-                    (!set.is_empty()).then_some(Some(set))
-                }
-                (Some(set), None) => Some(Some(set)),
-                (None, Some([])) => None,
-                (None, pending) => Some(pending.map(|numbers| numbers.iter().copied().collect())),
-            },
-            Gate::Closed | Gate::Open(_) => return,
-        };
-        let asked = matches!(self.gate, Gate::Asked);
-        match held {
-            None => {
-                self.gate = Gate::Open(snapshot.through);
-                self.allowance = self.around.bounds.outbox_bytes_max;
-                for subscription in self.scopes.values_mut().filter(|s| s.rows == Newest::Unknown) {
-                    subscription.rows = Newest::AtMost(snapshot.tip);
-                }
-            }
-            Some(set) => {
-                if asked {
-                    self.tell_pending(
-                        set.as_ref().map(|set| set.iter().copied().collect::<Vec<_>>()).as_deref(),
-                    );
-                }
-                self.gate = Gate::Held(set);
-                self.commands.push_back(Command::Sync { urgent: false });
-            }
-        }
-    }
-
-    /// V2: nothing goes out before these have come round.
-    fn hold(&mut self, pending: Option<&[u64]>) {
-        self.tell_pending(pending);
-        // A snapshot that was asked for will be answered; no second request.
-        let asked = matches!(self.gate, Gate::Asked | Gate::Held(_));
-        self.gate = Gate::Held(pending.map(|numbers| numbers.iter().copied().collect()));
-        if !asked {
-            self.commands.push_back(Command::Sync { urgent: false });
-        }
-    }
-
-    fn tell_pending(&mut self, numbers: Option<&[u64]>) {
-        const TOLD_MAX: usize = 100;
-        let numbers =
-            numbers.unwrap_or_default().iter().take(TOLD_MAX).copied().map(MutationNumber).collect();
-        let retry_ms = self.around.bounds.retry.as_millis() as u32;
-        self.outbox.frame(CapturePending { numbers, retry_ms });
-    }
-
-    fn fall_behind(&mut self) {
-        if !self.behind {
-            self.behind = true;
-            for subscription in self.scopes.values_mut().filter(|subscription| subscription.is_joined()) {
-                subscription.at = subscription.at.max(self.delivered);
-            }
-        }
-    }
-
-    /// Goes on as far as is possible now.
-    fn advance(&mut self) {
-        if self.closing {
-            return;
-        }
-        if matches!(self.gate, Gate::Open(_)) {
-            self.operate();
-        }
-        if matches!(self.gate, Gate::Closed) && !self.closing && self.has_room() {
-            let urgent = self.behind
-                || self.awaited.is_due(self.delivered)
-                || self.scopes.values().any(|subscription| subscription.wants_operation());
-            let ahead = self.awaited.any_due() || self.scopes.values().any(Subscription::is_ahead);
-            if urgent || ahead {
-                self.gate = Gate::Asked;
-                self.commands.push_back(Command::Sync { urgent });
-            }
-        }
-    }
-
-    /// An operation goes on: the gate is open through some transaction's end.
-    fn operate(&mut self) {
-        let Gate::Open(through) = self.gate else { return };
-        if self.behind && !self.round(through) {
-            return;
-        }
-        // In step: whatever concerned the session through here has come before.
-        if !self.behind {
-            self.delivered = self.delivered.max(through);
-        }
-        let numbers: Vec<ScopeNumber> = self
-            .scopes
-            .iter()
-            .filter(|(_, subscription)| !subscription.is_joined())
-            .map(|(n, _)| *n)
-            .collect();
-        // Pages of a transaction whose end has not been read are staged at the client: nothing joins before its cut.
-        if !self.staged && !self.inside {
-            for number in numbers {
-                self.go_on(number);
-            }
-            if self.awaited.is_due(self.delivered) {
-                self.tell_materialized(self.delivered);
-                self.outbox.cut();
-            }
-            self.tell_added();
-        }
-        if matches!(self.gate, Gate::Open(_))
-            && !self.scopes.values().any(|subscription| subscription.busy.is_some())
-        {
-            self.gate = Gate::Closed;
-        }
-    }
-
-    /// Brings all joined scopes to `through`, then cuts. False while that takes another read, or room.
-    fn round(&mut self, through: Point) -> bool {
-        let numbers: Vec<ScopeNumber> = self
-            .scopes
-            .iter()
-            .filter(|(_, subscription)| subscription.is_joined())
-            .map(|(n, _)| *n)
-            .collect();
-        for number in numbers {
-            if !self.bring(number, through) {
-                return false;
-            }
-        }
-        self.behind = false;
-        self.delivered = self.delivered.max(through);
-        if self.staged || self.awaited.is_due(self.delivered) {
-            self.tell_materialized(self.delivered);
-            self.outbox.cut();
-            self.staged = false;
-        }
-        self.tell_added();
-        true
-    }
-
-    fn send_page(&mut self, page: &Page) {
-        self.tell_schema(page.sv);
-        self.allowance = self.allowance.saturating_sub(page.frame().len());
-        self.outbox.scoped(page.scope, page.plain_frame(), false);
-    }
-
-    /// A schema version comes before its first use; again when grants have brought tables that it did not show.
-    fn tell_schema(&mut self, sv: RegistryGeneration) {
-        if self
-            .proven
-            .as_ref()
-            .is_some_and(|(proven, grants)| *proven == sv && Arc::ptr_eq(grants, &self.grants))
-        {
-            return;
-        }
-        let Some(snapshot) = self.around.registries.get(sv) else {
-            self.fail("a page needs a registry generation that is not loaded");
-            return;
-        };
-        let tables = reachable(&snapshot, self.grants.scopes());
-        let told = self.told.entry(sv).or_default();
-        if !tables.is_subset(told) || tables.is_empty() && told.is_empty() {
-            told.extend(tables);
-            let schema = manifest(&snapshot, told);
-            self.outbox.frame(Schema { sv, schema });
-        }
-        self.proven = Some((sv, self.grants.clone()));
-    }
-
-    fn tell_materialized(&mut self, at: Point) {
-        let numbers = self.awaited.announce(at);
-        if !numbers.is_empty() {
-            let numbers = numbers.into_iter().map(MutationNumber).collect();
-            self.outbox.frame(Materialized { numbers });
-        }
-    }
-
-    /// V7: removals take effect at once, before any page; additions are told after the pages of their transaction.
-    fn take_grants(&mut self, grants: &Arc<SubjectGrants>) {
-        if Arc::ptr_eq(grants, &self.grants) {
-            return;
-        }
-        let grants = match &self.revoked {
-            // What was taken ahead of its turn stays taken while older messages arrive.
-            Some(revoked) if revoked.is_newer_than(grants) => Arc::new(grants.kept_in(revoked)),
-            _ => {
-                self.revoked = None;
-                grants.clone()
-            }
-        };
-        let diff = self.grants.diff(&grants);
-        self.grants = grants;
-        self.remove(&diff.removed);
-        self.added.extend(diff.added);
-    }
-
-    /// Removals that come ahead of their turn. Additions keep theirs.
-    fn take_removals(&mut self, grants: &Arc<SubjectGrants>) {
-        let removed = self.grants.diff(grants).removed;
-        if !removed.is_empty() {
-            self.revoked = Some(grants.clone());
-            self.grants = Arc::new(self.grants.kept_in(grants));
-            self.remove(&removed);
-        }
-    }
-
-    fn remove(&mut self, removed: &[ScopeName]) {
-        for scope in removed {
-            self.added.retain(|added| added != scope);
-            self.unsubscribe(scope);
-        }
-        if !removed.is_empty() {
-            self.set += 1;
-            let removed = removed.iter().map(|scope| scope.0.as_str().into()).collect();
-            self.outbox.frame(Scopes { added: Vec::new(), removed, set: self.set });
-        }
-    }
-
-    fn tell_added(&mut self) {
-        if self.added.is_empty() {
-            return;
-        }
-        self.set += 1;
-        let added = std::mem::take(&mut self.added);
-        let added = added.iter().map(|scope| scope.0.as_str().into()).collect();
-        let frame: ServerFrame<'_> = Scopes { added, removed: Vec::new(), set: self.set }.into();
-        self.outbox.frame(frame);
     }
 }

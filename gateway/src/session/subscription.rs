@@ -9,7 +9,8 @@ use tidegate_protocol::{
     SubscriptionMode,
 };
 
-use super::{Command, Gate, ReadId, Session};
+use super::operation::Gate;
+use super::{Command, ReadId, Session};
 use crate::hub::{Covered, Feed, FeedKey, Page};
 use crate::rebuild::{RebuildFrom, RebuildPage, RunPosition};
 

@@ -10,13 +10,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 use tidegate_log::Bounds;
 use tidegate_protocol::{
-    Bye, ClientFrame, CloseCode, ErrorCode, ErrorFrame, Limits as FrameLimits, MutationNumber, Push,
-    ServerFrame, Void,
+    ClientFrame, CloseCode, ErrorCode, ErrorFrame, Limits as FrameLimits, MutationNumber, Push, Void,
 };
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
 use super::begin::{self, Begun, Refused};
+use super::goodbye::{GOODBYE, drained, goodbye, refuse};
 use super::rate::Rate;
 use super::transport::{Incoming, Transport};
 use super::work;
@@ -24,9 +24,6 @@ use crate::gateway::Shared;
 use crate::hub::{Message, Request};
 use crate::push::ClientPusher;
 use crate::session::{Command, Input};
-
-/// How long a goodbye may take.
-const GOODBYE: Duration = Duration::from_secs(2);
 
 /// Counts a socket for as long as it lives.
 struct Counted(Arc<Shared>);
@@ -103,44 +100,6 @@ pub(super) async fn run(shared: Arc<Shared>, mut socket: WebSocket) {
         }
         Err(refused) => refuse(&shared, &mut socket, refused).await,
     }
-}
-
-async fn drained(draining: &mut watch::Receiver<bool>) {
-    // A sender that is gone is a gateway that is gone.
-    drop(draining.wait_for(|draining| *draining).await);
-}
-
-async fn refuse(shared: &Shared, socket: &mut WebSocket, refused: Refused) {
-    let frame: ServerFrame<'_> = (*refused.error).into();
-    let _ = tokio::time::timeout(GOODBYE, feed(socket, frame.encode().into())).await;
-    goodbye(shared, socket, refused.close).await;
-}
-
-async fn feed(socket: &mut WebSocket, frame: Bytes) {
-    if std::future::poll_fn(|context| socket.poll_room(context)).await.is_ok() {
-        let _ = socket.feed(frame);
-    }
-}
-
-/// `bye`, close, and a moment for the other side to see them.
-async fn goodbye(shared: &Shared, socket: &mut WebSocket, code: CloseCode) {
-    // Spread over all clients, so that they do not come back as one.
-    let spread = shared.limits.drain_spread.as_millis().max(1);
-    let reconnect_ms =
-        (code == CloseCode::GoingAway).then(|| (uuid::Uuid::new_v4().as_u128() % spread) as u32);
-    let bye: ServerFrame<'_> = Bye { reason: code.as_str().into(), reconnect_ms }.into();
-    let said = async {
-        feed(socket, bye.encode().into()).await;
-        if std::future::poll_fn(|context| socket.poll_room(context)).await.is_ok() {
-            let _ = socket.feed_close(code);
-        }
-        let _ = std::future::poll_fn(|context| socket.poll_written(context)).await;
-        // What is still under way from the client would make the kernel reset the connection, and lose the goodbye.
-        while !matches!(std::future::poll_fn(|context| socket.poll_incoming(context)).await, Incoming::Closed)
-        {
-        }
-    };
-    let _ = tokio::time::timeout(GOODBYE, said).await;
 }
 
 /// What the database has under way for one socket.

@@ -3,6 +3,7 @@
 
 mod begin;
 mod connection;
+mod goodbye;
 mod rate;
 mod transport;
 mod work;

@@ -1,0 +1,299 @@
+//! The client's side of the model: what it asks for, and what is checked of everything that it is told.
+
+use super::*;
+
+impl World {
+    pub(super) fn connect(&mut self) {
+        if self.member > 0 {
+            self.core.request(Request::Leave { member: MemberId(self.member) });
+        }
+        self.member += 1;
+        self.client.disconnect();
+        self.answers.clear();
+        self.crowded = false;
+        self.points.clear();
+        self.mailbox = Arc::new(Mailbox::new(self.sizes.mailbox_batches));
+        let (member, client, mailbox) = (MemberId(self.member), self.key(), self.mailbox.clone());
+        self.core.request(Request::Register { member, client, mailbox });
+        let grants = loop {
+            match self.mailbox.pop() {
+                Some(Message::Registered(grants)) => break grants,
+                Some(_) => panic!("registered comes first"),
+                None => self.read(),
+            }
+        };
+        self.session = Session::new(
+            surroundings(&self.press, &self.registries, self.sizes),
+            Beginning {
+                session: Uuid::nil(),
+                client: self.key(),
+                grants,
+                last: self.accepted.keys().next_back().copied().unwrap_or(0),
+                awaited: self.awaiting.iter().copied().collect(),
+                registry: SV,
+            },
+            self.now,
+        );
+        self.drain(1);
+        let assigned = self.client.assigned.clone();
+        self.client.held.retain(|name, _| assigned.contains(name));
+        self.client.interrupted.retain(|name, _| assigned.contains(name));
+        self.wanted.retain(|name| assigned.contains(*name));
+        // What was sent and never answered is sent again.
+        for number in self.unanswered.clone() {
+            self.push_number(number);
+        }
+        self.handle(Input::Room);
+        for scope in self.wanted.clone() {
+            if assigned.contains(scope) {
+                self.subscribe_with_what_it_has(scope);
+            }
+        }
+    }
+
+    pub fn reconnect(&mut self) {
+        self.end_read();
+        self.connect();
+    }
+
+    /// The client is away while something happens, and comes back.
+    pub fn session_away(&mut self, meanwhile: impl FnOnce(&mut World)) {
+        self.core.request(Request::Leave { member: MemberId(self.member) });
+        self.mailbox = Arc::new(Mailbox::new(1));
+        meanwhile(self);
+        self.reconnect();
+    }
+
+    pub(super) fn subscribe_with_what_it_has(&mut self, scope: &'static str) {
+        let token = self.client.interrupted.get(scope).map(|(_, token)| Bin::from(token.clone()));
+        let cursor = self.client.cursor(scope).map(|cursor| Bin::from(cursor.to_vec()));
+        self.subscribe_frame(scope, cursor, token);
+    }
+
+    pub fn subscribe(&mut self, scope: usize) {
+        let scope = SCOPES[scope];
+        if self.client.assigned.contains(scope) && self.wanted.insert(scope) {
+            self.subscribe_with_what_it_has(scope);
+        }
+    }
+
+    pub(super) fn subscribe_frame(
+        &mut self,
+        scope: &str,
+        cursor: Option<Bin<'static>>,
+        token: Option<Bin<'static>>,
+    ) {
+        let cursor = if token.is_some() { None } else { cursor };
+        self.handle(Input::Frame(ClientFrame::Subscribe(Subscribe {
+            reference: 10 + SCOPES.iter().position(|known| *known == scope).expect("known") as u64,
+            kind: SubscriptionKind::Scope,
+            name: Some(scope.to_owned().into()),
+            cursor,
+            token,
+            mismatch: None,
+        })));
+    }
+
+    pub fn unsubscribe(&mut self, scope: usize) {
+        let scope = SCOPES[scope];
+        if self.wanted.remove(scope) {
+            // Frames under way are to be ignored: take them first, so that the model need not.
+            self.drain(usize::MAX);
+            self.client.unsubscribe(scope);
+            self.points.remove(scope);
+            self.handle(Input::Frame(ClientFrame::Unsubscribe(Unsubscribe {
+                reference: 2,
+                name: scope.into(),
+            })));
+        }
+    }
+
+    pub fn push(&mut self) {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.unanswered.insert(number);
+        self.push_number(number);
+    }
+
+    pub(super) fn push_number(&mut self, number: u64) {
+        self.handle(Input::Frame(ClientFrame::Push(Push {
+            reference: number,
+            batch: Uuid::nil(),
+            atomic: false,
+            sv: SV,
+            acked: MutationNumber(0),
+            mutations: vec![Mutation {
+                number: MutationNumber(number),
+                table: TABLE,
+                op: MutationOp::Update,
+                key: Value::Int(1),
+                base: Base::None,
+                cols: Columns::default(),
+            }],
+        })));
+    }
+
+    /// The client reads so many frames.
+    pub fn drain(&mut self, frames: usize) -> bool {
+        let mut some = false;
+        for _ in 0..frames {
+            let Some(bytes) = self.session.outbox.pop() else { break };
+            some = true;
+            let frame = ServerFrame::decode(&bytes, &Limits::FROM_SERVER).expect("a frame");
+            if let ServerFrame::Rebuild(rebuild) = &frame {
+                self.note_rebuild(rebuild);
+            }
+            let cuts = matches!(&frame, ServerFrame::Page(page) if page.fin);
+            let seen = self.client.take(&frame);
+            self.check(&seen, cuts);
+            self.seen.push(seen);
+        }
+        if self.crowded && self.session.outbox.bytes() < self.sizes.outbox_bytes {
+            self.crowded = false;
+            self.handle(Input::Room);
+        }
+        some
+    }
+
+    pub(super) fn note_rebuild(&mut self, rebuild: &tidegate_protocol::Rebuild<'_>) {
+        for scope in SCOPES {
+            if let Ok(token) = self.press.keys.open_rebuild(&ScopeName(scope.into()), &rebuild.token) {
+                self.points.insert(scope.into(), token.earliest);
+            }
+        }
+    }
+
+    pub(super) fn point(&self, scope: &str, cursor: &[u8]) -> Point {
+        self.press.keys.open_cursor(&ScopeName(scope.into()), cursor).expect("a cursor of this scope").point
+    }
+
+    pub(super) fn check(&mut self, seen: &Seen, fin: bool) {
+        match seen {
+            Seen::Subscribed { name, mode: tidegate_protocol::SubscriptionMode::Resume, .. } => {
+                let cursor = self.client.cursor(name).expect("a resume of what it holds").to_vec();
+                self.points.insert(name.clone(), self.point(name, &cursor));
+            }
+            Seen::Page { name, effects, cursor, .. } => {
+                let end = self.point(name, cursor);
+                let begin = self.points.insert(name.clone(), end).expect("effects follow some point");
+                let expected: Vec<Arrived> = self
+                    .log
+                    .iter()
+                    .flat_map(|t| &t.effects)
+                    .filter(|e| e.scope == scope_id(name_static(name)))
+                    .filter(|e| e.position.point() > begin && e.position.point() <= end)
+                    .map(|e| Arrived {
+                        tx: e.position.commit_lsn.0,
+                        table: e.table,
+                        key: wire_key(&e.key),
+                        version: e.version,
+                        row: e.row.as_ref().map(|row| row.to_vec()),
+                    })
+                    .collect();
+                assert_eq!(*effects, expected, "P6: nothing twice, nothing skipped, in {name}");
+                assert!(self.client.assigned.contains(name), "V7: only under a grant");
+                if fin && self.client.is_joined(name) {
+                    self.check_cut();
+                }
+            }
+            Seen::Joined { name, cursor } => {
+                let at = self.point(name, cursor);
+                let index = self
+                    .log
+                    .iter()
+                    .take_while(|t| Point::TransactionEnd { commit_lsn: t.commit } <= at)
+                    .count();
+                assert!(index >= self.cut_at, "V5: the delivered position never goes back");
+                self.cut_at = index;
+                assert!(
+                    self.joined_stand_at(index),
+                    "V5: all joined scopes stand at one position when {name} joins"
+                );
+            }
+            Seen::Cut => self.check_cut(),
+            Seen::Materialized(numbers) => {
+                for number in numbers {
+                    assert!(
+                        self.accepted.get(number).is_some_and(Option::is_some),
+                        "V6: {number} has come round"
+                    );
+                    self.awaiting.remove(number);
+                    self.unanswered.remove(number);
+                }
+            }
+            Seen::Outcome { results, .. } => {
+                for (number, _) in results {
+                    // The client may have been told already that it came round.
+                    if self.unanswered.remove(number) && !self.client.materialized.contains(number) {
+                        self.awaiting.insert(*number);
+                    }
+                }
+            }
+            Seen::Scopes { removed, .. } => {
+                for name in removed {
+                    self.wanted.remove(name.as_str());
+                    self.points.remove(name);
+                }
+            }
+            Seen::Error { code, reference: Some(reference) } if code == "scope_forbidden" => {
+                // Asked for while the news of its removal was under way.
+                self.wanted.remove(SCOPES[*reference as usize - 10]);
+            }
+            Seen::Error { code, .. } => panic!("an error: {code}"),
+            _ => {}
+        }
+    }
+
+    /// V5: after a cut there is one transaction at which every joined scope stands.
+    pub(super) fn check_cut(&mut self) {
+        let at = (self.cut_at..=self.log.len()).find(|index| self.joined_stand_at(*index));
+        self.cut_at = at.expect("V5: joined scopes move in lockstep");
+    }
+
+    pub(super) fn joined_stand_at(&self, index: usize) -> bool {
+        let empty = Rows::new();
+        self.client.joined().all(|name| {
+            let rows = match index.checked_sub(1) {
+                Some(last) => &self.log[last].rows[name_static(name)],
+                None => &empty,
+            };
+            self.client.held.get(name).is_some_and(|held| held.rows == *rows)
+        })
+    }
+
+    /// Lets everything come to rest; then the client must hold exactly what the database has.
+    pub fn settle(&mut self) {
+        // Whatever the client has written comes round.
+        while self.answer(0) {}
+        self.commit(&[], &[], true);
+        for _ in 0..2000 {
+            self.now += Duration::from_millis(100);
+            self.read();
+            let mut some = false;
+            while self.message() {
+                some = true;
+            }
+            some |= self.drain(usize::MAX);
+            some |= self.answer(0);
+            let rest = self.position.end == self.tip() && self.position.inside.is_none();
+            if !some && rest && self.at_rest() {
+                return;
+            }
+        }
+        panic!(
+            "no rest: joined {:?} of {:?}, awaiting {:?}",
+            self.client.joined().collect::<Vec<_>>(),
+            self.wanted,
+            self.awaiting
+        );
+    }
+
+    pub(super) fn at_rest(&self) -> bool {
+        let last = self.log.len().checked_sub(1);
+        self.wanted.iter().all(|scope| {
+            self.client.is_joined(scope)
+                && last.is_none_or(|last| self.client.held[*scope].rows == self.log[last].rows[*scope])
+        }) && self.awaiting.is_empty()
+            && self.unanswered.is_empty()
+    }
+}
