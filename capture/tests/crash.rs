@@ -1,6 +1,6 @@
 //! Killed at every arrow, and again: what is durable stays, everything else comes again, nothing comes twice.
 
-use crate::world::{ITEMS, World};
+use crate::world::{ITEMS, World, within};
 use std::time::Duration;
 use tidegate_capture::{CaptureError, failpoints as at};
 use tidegate_embedded::pg_test;
@@ -172,6 +172,63 @@ pg_test!(
                 .await,
             1
         );
+        worker.stop().await;
+    }
+);
+
+pg_test!(
+    Private,
+    async fn a6_kills_of_worker_and_server_under_load_lose_nothing_and_repeat_nothing(
+        server: tidegate_embedded::testing::TestServer,
+    ) {
+        let world = <World as tidegate_embedded::testing::TestContext>::prepare(server).await;
+        let seed = u64::from(std::process::id());
+        println!("seed {seed}");
+        world.sql(ITEMS).await;
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let writers: Vec<_> = (0..3_u64)
+            .map(|writer| {
+                let (pool, stop) = (world.pool().clone(), stop.clone());
+                tokio::spawn(async move {
+                    let mut random = crate::grouping::Random(seed * 31 + writer + 1);
+                    let mut written = 0;
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        let sql = crate::grouping::items_transaction(&mut random);
+                        // The server goes down now and then, and writers may deadlock: only what commits counts.
+                        let Ok(mut transaction) = pool.begin().await else { continue };
+                        let done = sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *transaction).await;
+                        if done.is_ok() && transaction.commit().await.is_ok() {
+                            written += 1;
+                        }
+                    }
+                    written
+                })
+            })
+            .collect();
+        let mut random = crate::grouping::Random(seed + 7);
+        for round in 0..8 {
+            let mut worker = world.start();
+            // Some commits of this life, then its end in the middle of whatever it does.
+            let commits = 1 + random.below(20);
+            for _ in 0..commits {
+                if within("a commit", worker.commits.changed()).await.is_err() {
+                    break;
+                }
+            }
+            if round % 3 == 2 {
+                world.server.restart(tidegate_embedded::Stop::Immediate).expect("restart");
+            }
+            worker.kill().await;
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        for writer in writers {
+            assert!(writer.await.expect("a writer") > 0);
+        }
+        let worker = world.start();
+        world.settle().await;
+        world.assert_consistent().await;
+        let bad: i64 = world.scalar("select count(*) from tidegate.source_transaction t where effect_count <> (select count(*) from tidegate.effect e where e.generation = t.generation and e.commit_lsn = t.commit_lsn)").await;
+        assert_eq!((bad, world.scalar::<i64>("select count(*) from tidegate.poison").await), (0, 0));
         worker.stop().await;
     }
 );

@@ -4,10 +4,10 @@ use crate::world::{ITEMS, World};
 use tidegate_embedded::pg_test;
 
 /// A small generator, so that a printed seed reproduces a run.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -39,6 +39,22 @@ fn transaction(random: &mut Random) -> String {
         };
     }
     sql + "commit"
+}
+
+/// Statements of a transaction on the items alone.
+pub fn items_transaction(random: &mut Random) -> String {
+    let mut sql = String::new();
+    for _ in 0..1 + random.below(4) {
+        let (key, list) = (random.below(40), random.below(6));
+        sql += &match random.below(4) {
+            0 | 1 => format!(
+                "insert into items values ('{key}', 'L{list}', 0, 'x') on conflict (id) do update set n = items.n + 1, list_id = excluded.list_id;"
+            ),
+            2 => format!("update items set list_id = 'L{list}' where id = '{key}';"),
+            _ => format!("delete from items where id = '{key}';"),
+        };
+    }
+    sql
 }
 
 /// Every table that materialization writes, without timestamps and surrogate ids.
