@@ -71,7 +71,7 @@ impl RowKey {
     }
 
     /// The form that row digests cover: `0x01` and eight bytes big-endian two's complement, or `0x02` and UTF-8.
-    pub fn digest_bytes(&self) -> Vec<u8> {
+    pub(crate) fn digest_bytes(&self) -> Vec<u8> {
         match self {
             RowKey::Int(value) => {
                 let mut out = vec![1];

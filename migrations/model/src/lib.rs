@@ -13,6 +13,7 @@ mod lsn;
 mod position;
 mod predicate;
 mod registry;
+mod row;
 mod scope;
 mod value;
 mod wake;
@@ -32,8 +33,7 @@ pub use lsn::{Lsn, LsnParseError};
 pub use position::{GenerationMismatch, Point, Position};
 pub use predicate::{Comparison, Literal, Operand, Predicate};
 pub use registry::{Column, Grant, KeyColumn, Relation, Rule, Snapshot, SnapshotError, WritePolicy};
-pub use scope::{ScopeName, Template, TemplatePart, encode_component};
-pub use value::{
-    ColumnType, ElementType, RowReader, ValueError, WireValue, encode_row_header, encode_text_value,
-};
+pub use row::{RowReader, WireValue};
+pub use scope::{ScopeName, Template, TemplatePart};
+pub use value::{ColumnType, ElementType, ValueError, encode_row_header, encode_text_value};
 pub use wake::Wake;

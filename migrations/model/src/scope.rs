@@ -56,7 +56,7 @@ impl Template {
 
 /// Percent-encodes `value` exactly as JavaScript's `encodeURIComponent` does, so that an application can build a scope's name and
 /// no value can look like a separator.
-pub fn encode_component(value: &str, out: &mut String) {
+fn encode_component(value: &str, out: &mut String) {
     for byte in value.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.!~*'()".contains(&byte) {
             out.push(byte as char);
