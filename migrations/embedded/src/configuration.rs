@@ -2,8 +2,8 @@
 //!
 //! So nothing is written into the data folder, which belongs to the server's user, and `alter system` still wins.
 
-use crate::cluster::Options;
 use crate::error::Error;
+use crate::options::Options;
 
 pub(crate) fn text(port: u16, options: &Options) -> Result<String, Error> {
     let max_connections = options.max_connections.to_string();

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::binaries::Version;
-use crate::cluster::{Auth, Cluster, Lifetime, SUPERUSER, last_lines, remove_folder};
+use crate::cluster::{Cluster, SUPERUSER, last_lines, remove_folder};
 use crate::error::{Context, Error};
+use crate::options::{Auth, Lifetime};
 
 /// Returns the superuser's generated password, which is also in the cluster's password file.
 pub(crate) fn run(cluster: &Cluster) -> Result<String, Error> {

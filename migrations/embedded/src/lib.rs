@@ -40,7 +40,7 @@
 //! server.start()?;
 //! ```
 //!
-//! A crate's own fixture implements [`testing::TestContext`] and stands where `TestDatabase` stands.
+//! A crate's own fixture implements `testing::TestContext` and stands where `TestDatabase` stands.
 
 mod binaries;
 mod cluster;
@@ -48,6 +48,7 @@ mod configuration;
 mod error;
 mod fetch;
 mod initdb;
+mod options;
 mod port;
 mod postmaster;
 mod run_as;
@@ -56,6 +57,7 @@ pub mod testing;
 mod watchdog;
 
 pub use binaries::{BIN_VARIABLE, Binaries, CACHE_VARIABLE, MAJOR_MAX, MAJOR_MIN, Version};
-pub use cluster::{Auth, Cluster, Lifetime, Options, Stop};
+pub use cluster::Cluster;
 pub use error::{Error, NotFound};
+pub use options::{Auth, Lifetime, Options, Stop};
 pub use run_as::{RunAs, USER_VARIABLE, is_root};

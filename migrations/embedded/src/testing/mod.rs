@@ -24,8 +24,9 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::binaries::Binaries;
-use crate::cluster::{Cluster, Lifetime, SUPERUSER, Stop, client_command};
+use crate::cluster::{Cluster, SUPERUSER, client_command};
 use crate::error::Error;
+use crate::options::{Lifetime, Stop};
 
 pub use shared::{TEST_DIR_VARIABLE, TEST_IDLE_VARIABLE};
 pub use sql::Rows;

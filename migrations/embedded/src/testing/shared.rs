@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use super::{Kind, TestError};
 use crate::binaries::Binaries;
-use crate::cluster::{Auth, Cluster, Lifetime, Options, remove_folder};
+use crate::cluster::{Cluster, remove_folder};
+use crate::options::{Auth, Lifetime, Options};
 use crate::postmaster::{PostmasterFile, is_alive, is_postmaster, script, wait_until};
 use crate::run_as;
 
