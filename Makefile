@@ -6,12 +6,12 @@ NPM   ?= npm
 RUST_TESTS := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo "nextest run" || echo "test")
 BIN := target/debug/tidegate
 
-.PHONY: demo test test-rust test-sdk test-e2e build lint
+.PHONY: demo test test-rust test-sdk test-e2e test-load build lint
 
 demo:
 	$(CARGO) run --workspace --bin tidegate -- dev
 
-test: test-rust test-sdk test-e2e
+test: test-rust test-sdk test-e2e test-load
 
 build:
 	$(CARGO) build --workspace --bins
@@ -28,6 +28,10 @@ test-sdk: client-sdk-ts/node_modules
 # The SDK, the demo in a browser, and the Python client, against a real `tidegate dev`.
 test-e2e: build client-sdk-ts/node_modules
 	gateway/cli/tests/e2e/run $(BIN)
+
+# Every client against the tables, through kills; scaled down unless TIDEGATE_SCALE=full.
+test-load: build
+	loadtest/suite $(dir $(BIN))
 
 lint:
 	$(CARGO) fmt --all --check

@@ -1,5 +1,5 @@
-//! `loadtest fanout`: committed rows to many subscribers, every page's digest verified, with perf-F3's unsafe relay alternating
-//! in the same run.
+//! `loadtest fanout`: committed rows to many subscribers, every page's digest verified, with an unsafe relay alternating in the
+//! same run.
 
 use crate::connection::{Connection, Identity, decode};
 use crate::process::usage_of;

@@ -1,4 +1,4 @@
-//! perf-F3's baseline, the unsafe relay: our source and our decoder straight to one socket. Nothing is materialized, nothing
+//! The floor of fan-out, an unsafe relay: our source and our decoder straight to one socket. Nothing is materialized, nothing
 //! is acknowledged, nothing survives a restart. What it costs is the least that a committed row can take on its way.
 
 use anyhow::{Context, bail};

@@ -92,6 +92,8 @@ pub struct Client {
     due: Vec<u64>,
     /// Counts the clients whose writes have all come to their end; none means that this one has been counted.
     settled: Option<Arc<AtomicUsize>>,
+    /// When to stop waiting, once everything is quiet.
+    give_up: Option<Instant>,
 }
 
 /// Why a session ended.
@@ -123,6 +125,7 @@ impl Client {
             findings: Findings::default(),
             due: Vec::new(),
             settled: Some(settled),
+            give_up: None,
         }
     }
 
@@ -132,18 +135,15 @@ impl Client {
     /// When the server sends something that is not of the protocol, or refuses a session for good.
     pub async fn run(mut self, mut phase: watch::Receiver<Phase>) -> anyhow::Result<Findings> {
         let mut failures = 0u32;
-        let mut give_up = None;
         loop {
-            if matches!(*phase.borrow(), Phase::Settle(_))
-                && *give_up.get_or_insert(Instant::now() + SETTLE_TIMEOUT) < Instant::now()
-            {
-                break;
-            }
             match self.session(&mut phase, &mut failures).await {
                 Ok(End::Settled) => break,
                 Ok(End::Reconnect) => {}
                 // The server is down or was killed: that is the test. What it must not do is counted in `faults`.
                 Err(_) => failures += 1,
+            }
+            if self.has_waited_long(&phase.borrow()) {
+                break;
             }
             self.replica.disconnected();
             self.due.clear();
@@ -195,6 +195,12 @@ impl Client {
                         return Ok(End::Reconnect);
                     }
                     let now = phase.borrow().clone();
+                    if self.has_waited_long(&now) {
+                        return Ok(End::Settled);
+                    }
+                    for push in self.mutations.resend_due() {
+                        connection.send(&push.into()).await?;
+                    }
                     match now {
                         Phase::Load => {
                             if self.rng.u32(0..60) == 0 {
@@ -223,6 +229,12 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// Whether everything has been quiet for so long that what is missing will not come: the differences are then findings.
+    fn has_waited_long(&mut self, phase: &Phase) -> bool {
+        matches!(phase, Phase::Settle(_))
+            && *self.give_up.get_or_insert_with(|| Instant::now() + SETTLE_TIMEOUT) < Instant::now()
     }
 
     fn welcomed(&mut self, welcome: Welcome<'static>) {

@@ -78,6 +78,7 @@ pub struct Mutations {
     sv: RegistryGeneration,
     resent: u64,
     outcomes_changed: u64,
+    resend_due: bool,
 }
 
 impl Mutations {
@@ -91,6 +92,7 @@ impl Mutations {
             sv: RegistryGeneration(0),
             resent: 0,
             outcomes_changed: 0,
+            resend_due: false,
         }
     }
 
@@ -231,8 +233,15 @@ impl Mutations {
         }
     }
 
-    /// Nothing was decided: the batch stays and is sent again with the next connection.
-    pub fn refused(&mut self, _error: &ErrorFrame<'_>) {}
+    /// Nothing was decided: what is undecided is due to be sent again.
+    pub fn refused(&mut self, error: &ErrorFrame<'_>) {
+        self.resend_due |= error.of.as_deref() == Some("push") && error.retryable;
+    }
+
+    /// What to send again because the server could not decide it, if anything.
+    pub fn resend_due(&mut self) -> Vec<Push<'static>> {
+        if std::mem::take(&mut self.resend_due) { self.resend() } else { Vec::new() }
+    }
 
     /// Notes that a mutation has come round; false if it was not awaited.
     pub fn materialized(&mut self, number: u64) -> bool {
