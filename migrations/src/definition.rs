@@ -3,7 +3,7 @@
 //! The structs follow the tables of `tidegate.toml`. What a definition means, and whether it can work, is decided by
 //! the SQL functions `tidegate.definition_plan`, `register_table` and `register_grant` alone.
 
-use crate::load::sqlstate;
+use crate::lock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sqlx::postgres::{PgConnection, PgDatabaseError, PgPool};
@@ -158,7 +158,7 @@ impl Plan {
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// Some definitions cannot be registered: show the plan's refused entries.
-    #[error("{} of {} definitions cannot be registered", .0.refused().count(), .0.entries.len())]
+    #[error("apply the definitions: {} of {} cannot be registered", .0.refused().count(), .0.entries.len())]
     Refused(Plan),
     /// L8: a table stayed locked. Try again at a quieter time.
     #[error("apply the definitions: a lock was not free in {attempts} attempts")]
@@ -247,14 +247,12 @@ async fn apply_on(connection: &mut PgConnection, definitions: &Definitions) -> R
     let mut attempt = 1;
     loop {
         match register_all(connection, definitions, plan.clone()).await {
-            Err(ApplyError::Database { source, .. })
-                if matches!(sqlstate(&source).as_deref(), Some("55P03" | "40P01")) =>
-            {
+            Err(ApplyError::Database { source, .. }) if lock::was_not_free(&source) => {
                 if attempt >= ATTEMPTS {
                     return Err(ApplyError::LockTimeout { attempts: attempt });
                 }
                 tracing::warn!(attempt, "a table was locked: try again");
-                tokio::time::sleep(Duration::from_millis(100 << attempt.saturating_sub(1).min(5))).await;
+                lock::let_others_pass(attempt).await;
                 attempt += 1;
             }
             other => return other,
@@ -267,11 +265,11 @@ async fn register_all(
     definitions: &Definitions,
     mut plan: Plan,
 ) -> Result<Plan, ApplyError> {
-    let mut transaction = connection.begin().await.map_err(failed("begin to apply"))?;
+    let mut transaction = connection.begin().await.map_err(failed("begin to apply the definitions"))?;
     sqlx::query("set transaction isolation level read committed")
         .execute(&mut *transaction)
         .await
-        .map_err(failed("begin to apply"))?;
+        .map_err(failed("begin to apply the definitions"))?;
     let tables = definitions.tables.iter().map(|table| (Some(table.name.as_str()), table.to_json()));
     let grants = definitions.grants.iter().map(|grant| (None, grant.to_json()));
     for (index, (name, definition)) in tables.chain(grants).enumerate() {
@@ -294,7 +292,7 @@ async fn register_all(
             }
             Err(source) => {
                 let Some(refusal) = refusal_of(&source) else {
-                    return Err(ApplyError::Database { action: "register", source });
+                    return Err(ApplyError::Database { action: "register a definition", source });
                 };
                 entry.status = Status::Refused;
                 (entry.reason, entry.hint) = (Some(refusal.message), refusal.hint);

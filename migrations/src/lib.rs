@@ -11,6 +11,7 @@ pub mod definition;
 mod files;
 mod gate;
 mod load;
+mod lock;
 #[cfg(feature = "testing")]
 pub mod testing;
 

@@ -1,14 +1,10 @@
 //! Installs the schema. Owns the order of its awaits: lock, guard, decide, clear the stamp, replay, stamp.
 
-use crate::{Decision, Mine, Reason, Schema, Stamp, decide};
+use crate::{Decision, Mine, Reason, Schema, Stamp, decide, lock};
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{ConnectOptions, Connection};
 use std::time::Duration;
 
-/// SQLSTATE lock_not_available.
-const LOCK_TIMEOUT: &str = "55P03";
-/// SQLSTATE deadlock_detected: another session took our locks in another order; the next try may succeed.
-const DEADLOCK: &str = "40P01";
 /// The oldest major version with everything that the SQL uses.
 const SERVER_VERSION_MIN: i32 = 150_000;
 
@@ -59,20 +55,20 @@ pub enum LoadError {
         source: sqlx::Error,
     },
     /// The server is too old.
-    #[error("PostgreSQL {found} is too old: Tidegate needs 15 or newer")]
+    #[error("use PostgreSQL {found}: it is too old, Tidegate needs 15 or newer")]
     ServerTooOld {
         /// Its version, as the server says it.
         found: String,
     },
     /// Texts would have other bytes in the WAL than on the wire.
-    #[error("the database has encoding {found}: Tidegate needs one with encoding UTF8")]
+    #[error("use a database with encoding {found}: Tidegate needs one with encoding UTF8")]
     Encoding {
         /// Its encoding.
         found: String,
     },
     /// L6: a newer program has loaded this database. Run that version, or restore a backup.
     #[error(
-        "the database was loaded with schema generation {stamped}, this program carries {ours}: run a newer program"
+        "load schema generation {ours}: a newer program has loaded generation {stamped} into this database, run that one"
     )]
     Downgrade {
         /// Stamped generation.
@@ -81,7 +77,7 @@ pub enum LoadError {
         ours: i32,
     },
     /// Another loader is at work for longer than the limit. Try again.
-    #[error("another process is loading the schema")]
+    #[error("load the schema: another process is loading it")]
     Busy,
     /// L8: every attempt ran into the lock timeout. Try again at a quieter time; the application was never blocked for longer
     /// than the timeout.
@@ -194,7 +190,7 @@ async fn prepare(connection: &mut PgConnection, options: LoadOptions) -> Result<
         .execute(&mut *connection)
         .await
     {
-        Err(error) if sqlstate(&error).as_deref() == Some(LOCK_TIMEOUT) => return Err(LoadError::Busy),
+        Err(error) if lock::timed_out(&error) => return Err(LoadError::Busy),
         other => other.map_err(failed("take the load lock"))?,
     };
     set_lock_timeout(connection, options.lock_timeout).await
@@ -228,13 +224,12 @@ async fn replay(
         .await;
         match result {
             Ok(()) => return Ok(()),
-            Err(error) if matches!(sqlstate(&error).as_deref(), Some(LOCK_TIMEOUT | DEADLOCK)) => {
+            Err(error) if lock::was_not_free(&error) => {
                 if attempt >= options.attempts {
                     return Err(LoadError::LockTimeout { file: name, attempts: attempt });
                 }
                 tracing::warn!(file = name, attempt, "a lock was not free: try again");
-                // What queued behind us goes first, then we ask again: 0.1 s doubling to 3.2 s.
-                tokio::time::sleep(Duration::from_millis(100 << attempt.saturating_sub(1).min(5))).await;
+                lock::let_others_pass(attempt).await;
                 attempt += 1;
             }
             Err(source) => return Err(LoadError::File { file: name, source }),
@@ -281,8 +276,4 @@ pub async fn force_replay(pool: &PgPool) -> Result<(), LoadError> {
         clear_stamp(&mut connection).await?;
     }
     Ok(())
-}
-
-pub(crate) fn sqlstate(error: &sqlx::Error) -> Option<String> {
-    Some(error.as_database_error()?.code()?.into_owned())
 }

@@ -40,7 +40,7 @@ impl TestContext for LoadedDatabase {
 ///
 /// # Panics
 /// If it cannot be made.
-pub async fn loaded_template(server: &TestServer) -> Template {
+async fn loaded_template(server: &TestServer) -> Template {
     let hash = Schema::full().content_hash();
     let key = hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let built = server

@@ -375,7 +375,7 @@ pg_test!(
         grant = [{ scope = "catalog" }, { scope = "{id}" }]
     "#).expect("definitions");
         let error = apply(&db.pool, &definitions).await.expect_err("refused");
-        assert_eq!(error.to_string(), "3 of 5 definitions cannot be registered");
+        assert_eq!(error.to_string(), "apply the definitions: 3 of 5 cannot be registered");
         let ApplyError::Refused(refused) = error else { panic!("{error}") };
         assert_eq!(refused, plan(&db.pool, &definitions).await.expect("plan"));
         let statuses: Vec<Status> = refused.entries.iter().map(|entry| entry.status).collect();
