@@ -42,7 +42,7 @@ impl Described {
 
 /// A registered relation under one registry generation, as the stream describes it now.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub(crate) struct Layout {
     snapshot: Arc<Snapshot>,
     relation: usize,
     /// Slot in the tuple of each captured column.
@@ -136,12 +136,12 @@ impl Layout {
     }
 
     /// The registration.
-    pub fn relation(&self) -> &Relation {
+    pub(crate) fn relation(&self) -> &Relation {
         &self.snapshot.relations[self.relation]
     }
 
     /// The registry that it belongs to.
-    pub fn snapshot(&self) -> &Arc<Snapshot> {
+    pub(crate) fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
     }
 
