@@ -143,15 +143,6 @@ impl InvalidReason {
 owned_already!(InvalidReason);
 
 impl<'a> Value<'a> {
-    /// The value as a primary key, if it can be one.
-    pub fn as_key(&self) -> Option<RowKey> {
-        match self {
-            Value::Int(value) => Some(RowKey::Int(*value)),
-            Value::Str(text) => Some(RowKey::Text(text.clone().into_owned())),
-            _ => None,
-        }
-    }
-
     fn kind(&self) -> &'static str {
         match self {
             Value::Nil => "nil",
