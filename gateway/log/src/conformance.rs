@@ -79,7 +79,7 @@ fn sorted<T: Ord + Clone>(items: &[T]) -> Vec<T> {
 }
 
 /// Reading in the smallest steps and at once gives the same; from every position in between, exactly the rest.
-pub async fn s1_s3_reading_resumes_after_every_position<S: Subject>(subject: &S) {
+async fn s1_s3_reading_resumes_after_every_position<S: Subject>(subject: &S) {
     for unit in 0..4u64 {
         let marks: Vec<_> = (0..3u64).map(|i| ((i % 2) as u32, unit * 10 + i)).collect();
         subject.append(&marks, true).await;
@@ -112,7 +112,7 @@ pub async fn s1_s3_reading_resumes_after_every_position<S: Subject>(subject: &S)
 }
 
 /// `read_stream` is inclusive at each of its positions.
-pub async fn s1_read_stream_begins_at_its_position<S: Subject>(subject: &S) {
+async fn s1_read_stream_begins_at_its_position<S: Subject>(subject: &S) {
     let end = {
         let batch = subject.log().read_all(&subject.start(), WHOLE).await;
         batch.unwrap_or_else(|error| panic!("read_all: {error}")).through().clone()
@@ -137,7 +137,7 @@ pub async fn s1_read_stream_begins_at_its_position<S: Subject>(subject: &S) {
 }
 
 /// A position that was written down and read again is the same place.
-pub async fn s2_positions_survive_being_stored<S: Subject>(subject: &S) {
+async fn s2_positions_survive_being_stored<S: Subject>(subject: &S) {
     fn stored<P: crate::Place + Debug>(position: &P) -> P {
         let text = serde_value::to_text(position);
         serde_value::from_text(&text)
@@ -150,7 +150,7 @@ pub async fn s2_positions_survive_being_stored<S: Subject>(subject: &S) {
 }
 
 /// Catching up and following, with wakes and without.
-pub async fn s5_a_subscription_misses_nothing<S: Subject>(subject: &S) {
+async fn s5_a_subscription_misses_nothing<S: Subject>(subject: &S) {
     let (before, _) = drain(subject, &subject.start(), WHOLE).await;
     let mut subscription =
         Subscription::new(subject.log(), subject.start(), SMALLEST, Duration::from_millis(20));

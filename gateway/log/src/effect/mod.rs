@@ -19,7 +19,7 @@ pub use position::{EffectPosition, Inside, TailPosition};
 
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_model::{GenerationId, Lsn, RegistryGeneration, ServerIdentity, StateId, StreamGeneration};
 
@@ -34,10 +34,10 @@ const ANCHOR_ROW: &str = include_str!("sql/anchor_row.sql");
 #[derive(Debug, thiserror::Error)]
 pub enum EffectLogError {
     /// The database has no stream yet: its first start has not activated.
-    #[error("the stream has not been started")]
+    #[error("open the effect log: the stream has not been started")]
     NoGeneration,
     /// What was read belongs to another history. Whoever holds positions of this log must let go of them.
-    #[error("the {0} is another one than when this log was opened")]
+    #[error("read the effect log: the {0} is another one than when it was opened")]
     LineageChanged(&'static str),
     /// PostgreSQL refused or was not reachable; worth another try.
     #[error("read the effect log: {0}")]
@@ -132,7 +132,6 @@ pub struct EffectLog {
     statements: read::Statements,
     /// Statements sent so far, for metrics.
     reads: AtomicU64,
-    overflow: AtomicU32,
 }
 
 impl EffectLog {
@@ -146,41 +145,37 @@ impl EffectLog {
         let row = sqlx::query(sqlx::AssertSqlSafe(text)).fetch_optional(&pool).await?;
         let row = row.ok_or(EffectLogError::NoGeneration)?;
         let anchor = Anchor::read(&Fields(&row))?;
-        let (wake, _) = wakes();
-        Ok(EffectLog {
-            pool,
-            lineage: anchor.lineage,
-            opened_at: anchor.tip_position(),
-            registry: anchor.registry,
-            wake,
-            pending_max,
-            interest: Mutex::default(),
-            statements: read::Statements::new(anchor.lineage.state),
-            reads: AtomicU64::new(0),
-            overflow: AtomicU32::new(0),
-        })
+        Ok(EffectLog::over(pool, anchor.lineage, anchor.tip_position(), anchor.registry, pending_max))
     }
 
     /// The same lineage, read over other connections, with wakes of its own.
     pub fn with_pool(&self, pool: PgPool) -> EffectLog {
+        EffectLog::over(pool, self.lineage, self.opened_at, self.registry, self.pending_max)
+    }
+
+    fn over(
+        pool: PgPool,
+        lineage: Lineage,
+        opened_at: TailPosition,
+        registry: RegistryGeneration,
+        pending_max: u32,
+    ) -> EffectLog {
         let (wake, _) = wakes();
         EffectLog {
             pool,
-            lineage: self.lineage,
-            opened_at: self.opened_at,
-            registry: self.registry,
+            lineage,
+            opened_at,
+            registry,
             wake,
-            pending_max: self.pending_max,
+            pending_max,
             interest: Mutex::default(),
-            statements: read::Statements::new(self.lineage.state),
+            statements: read::Statements::new(lineage.state),
             reads: AtomicU64::new(0),
-            overflow: AtomicU32::new(0),
         }
     }
 
     /// Settings for connections that read the log: plans that do not depend on statistics of a table that grew a second ago.
-    pub const CONNECTION_SETTINGS: &'static str =
-        "set jit = off; set enable_seqscan = off; set max_parallel_workers_per_gather = 0; set search_path = pg_catalog, pg_temp";
+    pub const CONNECTION_SETTINGS: &'static str = "set jit = off; set enable_seqscan = off; set max_parallel_workers_per_gather = 0; set search_path = pg_catalog, pg_temp";
 
     /// The history it is bound to.
     pub fn lineage(&self) -> &Lineage {
@@ -219,11 +214,6 @@ impl EffectLog {
     /// Statements sent so far.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
-    }
-
-    /// Tail reads whose pending mutations were more than `pending_max`.
-    pub fn pending_overflows(&self) -> u32 {
-        self.overflow.load(Ordering::Relaxed)
     }
 }
 

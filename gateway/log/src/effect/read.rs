@@ -178,9 +178,6 @@ impl EffectLog {
 
     fn pending(&self, pairs: Vec<(ClientKey, u64)>) -> Pending {
         let truncated = pairs.len() > self.pending_max as usize;
-        if truncated {
-            self.overflow.fetch_add(1, Ordering::Relaxed);
-        }
         Pending::new(pairs, truncated)
     }
 
