@@ -251,7 +251,7 @@ pg_test!(
         let mut config = world.config();
         // The least that a default would let pass, as often as it likes.
         config.limits.idle_ack_interval = Duration::ZERO;
-        config.limits.heartbeat_interval = Duration::from_millis(10);
+        config.limits.heartbeat_interval = Duration::from_millis(100);
         let least = config.limits.idle_ack_bytes_min;
         let worker = world.start_with(config);
         world.until_streaming().await;
@@ -267,7 +267,7 @@ pg_test!(
         world.sql("create table public.start as select clock_timestamp() as at, pg_current_wal_insert_lsn() as lsn").await;
         world
             .until(
-                "a hundred heartbeats",
+                "ten heartbeats",
                 "select beat_at > at + interval '1 second' from tidegate.worker_heartbeat, public.start",
             )
             .await;
@@ -275,7 +275,7 @@ pg_test!(
             .lsn("select pg_current_wal_insert_lsn()")
             .await
             .bytes_since(before.parse().expect("a position"));
-        assert!(written < least, "a hundred heartbeats wrote {written} bytes");
+        assert!(written < least, "ten heartbeats wrote {written} bytes");
         assert_eq!(world.text("select processed_end_lsn::text from tidegate.progress").await, before);
         worker.stop().await;
     }

@@ -1,8 +1,10 @@
 //! One worker owns the stream.
 
-use crate::world::{ITEMS, World};
+use crate::world::{ITEMS, World, within};
+use std::sync::Mutex;
 use tidegate_capture::{CaptureError, failpoints};
 use tidegate_embedded::pg_test;
+use tidegate_embedded::testing::{TestContext, TestServer};
 
 pg_test!(
     Slots,
@@ -23,19 +25,31 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
-    async fn a_paused_worker_that_wakes_up_after_a_takeover_writes_nothing(world: World) {
+    Private,
+    async fn a_paused_worker_that_wakes_up_after_a_takeover_writes_nothing(server: TestServer) {
+        // Its own server: nobody else's slot shall wait for the stopped transaction.
+        let world = <World as TestContext>::prepare(server).await;
         world.sql(ITEMS).await;
         let first = world.start_apart();
         world.until_streaming().await;
-        // Stopped inside of its transaction, everything written, holding the worker row.
-        let point = fail::FailGuard::new(failpoints::MATERIALIZE_WRITTEN, "1*pause").expect("fail point");
+        // Stopped inside of its transaction, everything written, holding the worker row. Only the first that comes here stops.
+        let (stopped, seen) = tokio::sync::oneshot::channel();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let stop = Mutex::new(Some((stopped, released)));
+        fail::cfg_callback(failpoints::MATERIALIZE_WRITTEN, move || {
+            let first = stop.lock().expect("unpoisoned").take();
+            if let Some((stopped, released)) = first {
+                let _ = stopped.send(());
+                let _ = released.recv();
+            }
+        })
+        .expect("fail point");
         world.sql("insert into items values ('a', 'L1')").await;
-        world.until("the first to be stopped", "select exists (select from pg_stat_activity where application_name like 'tidegate capture % materialize' and state = 'idle in transaction')").await;
+        within("the first to be stopped", seen).await.expect("it comes there");
         let second = world.start();
         world.settle().await;
         let transactions: i64 = world.scalar("select count(*) from tidegate.source_transaction").await;
-        drop(point);
+        drop(release);
         let error = first.ended().await;
         assert!(matches!(error, CaptureError::OwnershipLost), "{error}");
         assert_eq!(world.effects().await, ["list:L1 upsert a"]);
@@ -43,6 +57,7 @@ pg_test!(
             world.scalar::<i64>("select count(*) from tidegate.source_transaction").await,
             transactions
         );
+        fail::remove(failpoints::MATERIALIZE_WRITTEN);
         second.stop().await;
     }
 );
