@@ -70,10 +70,9 @@ export class Catalog {
       for (const { name, type } of spec.columns.values()) {
         const there = table.cols.find(([column]) => column === name)?.[1];
         if (there === type) continue;
-        const what = there === undefined ? 'is not there' : `is ${there}`;
         return new SyncError(
           'schema_mismatch',
-          `${spec.name}.${name} is ${type} in the generated schema and ${what} on the server: run tidegate gen types`,
+          `${spec.name}.${name} is ${type} in the schema, ${there ?? 'missing'} on the server: run tidegate gen types`,
         );
       }
     }

@@ -19,9 +19,7 @@ export function rowDigest(table: number, key: RowKey, version: Uint8Array, row: 
   input.set(version, 8 + keyBytes.length);
   view.setUint32(24 + keyBytes.length, row.length);
   input.set(row, 28 + keyBytes.length);
-  return sha256(input)
-    .subarray(0, 4)
-    .reduce((digest, word) => (digest << 32n) | BigInt(word), 0n);
+  return digestFromBytes(sha256(input));
 }
 
 /** Reads 16 bytes, big-endian. */

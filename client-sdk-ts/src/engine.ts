@@ -18,6 +18,7 @@ import { type Answer, type ConflictCase, Resolver } from './outbox/resolver.ts';
 import type { FrameOf } from './protocol/decode.ts';
 import type { ServerFrame, SessionLimits } from './protocol/frames.ts';
 import { Replica, type ScopeChange } from './replica/replica.ts';
+import type { RowChange } from './replica/rows.ts';
 import type { ScopeState } from './replica/scope-state.ts';
 import type { TableSpec } from './schema.ts';
 import { Cell } from './signal.ts';
@@ -32,7 +33,7 @@ export interface EngineOptions {
   readonly store: Store;
   readonly environment: Environment;
   /** An entry as the application sees it in `pending`. */
-  readonly describe: (entry: Entry) => unknown;
+  readonly describe: (entry: Entry) => object;
   readonly ask: ((conflict: ConflictCase) => Promise<Answer>) | null;
   readonly log: Log;
 }
@@ -64,7 +65,7 @@ export class Engine {
   /** Numbers that the next cut makes visible. */
   #come: number[] = [];
   #shown: readonly Entry[] = [];
-  #assignedSet: number | null = null;
+  readonly #described = new WeakMap<Entry, object>();
   #linger: unknown = null;
   #started = false;
 
@@ -174,8 +175,7 @@ export class Engine {
       for (const [sv, manifest] of stored.manifests) this.catalog.add(sv, manifest);
       this.catalog.sv = stored.manifests.size === 0 ? null : Math.max(...stored.manifests.keys());
       this.#heads = new Map(stored.scopes.map((scope) => [scope.name, scope]));
-      this.#assignedSet = stored.assigned?.set ?? null;
-      this.assigned.set(stored.assigned?.names ?? []);
+      this.assigned.set(stored.assigned);
       this.outbox.restore(stored.client, stored.outbox);
       await this.settle();
     });
@@ -194,16 +194,17 @@ export class Engine {
     const { state } = held;
     if (state.loaded || state.holders === 0) return;
     const head = this.#heads.get(state.name);
+    let changes: RowChange[] = [];
     if (head !== undefined) {
       const rows = await this.#store(() => this.#session!.loadRows(state.name));
-      for (const row of rows) state.rows.change({ table: row.table, key: row.key, row });
+      changes = rows.map((row) => ({ table: row.table, key: row.key, row }));
+      for (const change of changes) state.rows.change(change);
       state.cursor = head.cursor;
       state.syncedAt = head.syncedAt;
       state.usable = true;
     }
     state.loaded = true;
-    held.invalidate();
-    this.#publish([]);
+    this.#publish([{ scope: state, kind: 'cached', transactions: [{ tx: 0, changes }] }]);
     if (this.#limits !== null) this.#subscribe(state);
   }
 
@@ -252,7 +253,7 @@ export class Engine {
         this.outbox.delayed(frame.numbers);
         return this.settle();
       case 'scopes':
-        return this.#scopes(frame.added, frame.removed, frame.set);
+        return this.#scopes(frame.added, frame.removed);
       case 'error':
         return this.#error(frame);
       case 'pong':
@@ -271,10 +272,9 @@ export class Engine {
       throw transient('protocol_violation', 'welcome without the manifest of its schema version');
     }
     this.catalog.sv = frame.sv;
-    const before = this.#assignedSet === frame.set ? [] : this.assigned.value;
-    const removed = before.filter((name) => !frame.assigned.includes(name));
+    const removed = this.assigned.value.filter((name) => !frame.assigned.includes(name));
     const added = frame.assigned.filter((name) => !this.assigned.value.includes(name));
-    await this.#scopes(added, removed, frame.set);
+    await this.#scopes(added, removed);
     // First what has no outcome, in order of number; then the scopes; then what was never sent.
     this.pusher.online(frame.limits);
     for (const { state } of this.held.values()) this.#subscribe(state);
@@ -343,11 +343,10 @@ export class Engine {
     this.#publish(change === null ? [] : [change]);
   }
 
-  async #scopes(added: readonly string[], removed: readonly string[], set: number): Promise<void> {
-    this.#assignedSet = set;
+  async #scopes(added: readonly string[], removed: readonly string[]): Promise<void> {
     const names = [...this.assigned.value.filter((name) => !removed.includes(name) && !added.includes(name)), ...added];
     // CL-11: gone from the store and from sight before anything else is shown.
-    await this.#apply({ assigned: { set, names }, scopes: new Map(removed.map((name) => [name, DROPPED])) });
+    await this.#apply({ assigned: names, scopes: new Map(removed.map((name) => [name, DROPPED])) });
     const changes = removed.flatMap((name): ScopeChange[] => {
       this.#heads.delete(name);
       const held = this.held.get(name);
@@ -455,8 +454,10 @@ export class Engine {
 
   /** First everything is in place, then everybody hears of it: statuses and rows, then effects by transaction. */
   #publish(changes: readonly ScopeChange[]): void {
-    for (const alias of this.outbox.takeTouched()) for (const held of this.held.values()) held.invalidate(alias);
-    for (const { scope } of changes) this.held.get(scope.name)?.invalidate();
+    for (const { table, key } of this.outbox.takeTouched()) {
+      for (const held of this.held.values()) held.invalidate(table, [key]);
+    }
+    for (const change of changes) this.held.get(change.scope.name)?.changed(change);
     for (const { state } of this.held.values()) state.show();
     this.#showPending();
     for (const held of [...this.held.values()]) held.notify();
@@ -475,7 +476,14 @@ export class Engine {
     const same = entries.length === this.#shown.length && entries.every((entry, index) => entry === this.#shown[index]);
     if (same) return;
     this.#shown = entries;
-    this.pending.put(entries.map(this.#options.describe));
+    this.pending.put(entries.map((entry) => this.#describe(entry)));
+  }
+
+  /** The same entry is shown as the same object. */
+  #describe(entry: Entry): object {
+    const known = this.#described.get(entry) ?? this.#options.describe(entry);
+    this.#described.set(entry, known);
+    return known;
   }
 
   #failed(error: unknown): void {

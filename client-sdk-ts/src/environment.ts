@@ -53,11 +53,9 @@ export function platform(): Environment {
       const visible = () => document.visibilityState === 'visible' && fn();
       document.addEventListener('visibilitychange', visible);
       window.addEventListener('online', fn);
-      window.addEventListener('pageshow', fn);
       return () => {
         document.removeEventListener('visibilitychange', visible);
         window.removeEventListener('online', fn);
-        window.removeEventListener('pageshow', fn);
       };
     },
   };

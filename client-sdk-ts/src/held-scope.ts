@@ -3,7 +3,7 @@
 import { bytesEqual } from './bytes.ts';
 import type { Catalog } from './catalog.ts';
 import type { SyncError } from './errors.ts';
-import type { Key } from './key.ts';
+import type { Key, RowKey } from './key.ts';
 import type { Mutation } from './outbox/entry.ts';
 import type { Row, Theirs } from './outbox/merge.ts';
 import type { Overlay } from './outbox/overlay.ts';
@@ -48,8 +48,18 @@ export class HeldScope {
     return view;
   }
 
-  invalidate(alias?: string): void {
-    for (const [name, view] of this.#views) if (alias === undefined || alias === name) view.invalidate();
+  invalidate(alias: string, keys: Iterable<RowKey>): void {
+    this.#views.get(alias)?.invalidate(keys);
+  }
+
+  /** The rows of a cut. */
+  changed({ transactions }: ScopeChange): void {
+    for (const view of this.#views.values()) {
+      const id = this.#catalog.id(view.spec);
+      view.invalidate(
+        transactions.flatMap(({ changes }) => changes.filter(({ table }) => table === id).map(({ key }) => key)),
+      );
+    }
   }
 
   notify(): void {
@@ -97,7 +107,7 @@ export class HeldScope {
 
   /** The calls that a cut owes its listeners, each with its transaction. */
   effects(change: ScopeChange): { readonly tx: number; deliver(): void }[] {
-    if (this.#listeners.size === 0) return [];
+    if (this.#listeners.size === 0 || change.kind === 'cached') return [];
     return change.transactions.flatMap(({ tx, changes }) => {
       const effect: AnyEffect = {
         kind: change.kind === 'rebuild' ? 'rebuild' : 'transaction',

@@ -14,7 +14,6 @@ export type { Column, ScalarType, Schema, TableSchema, Tables, WireType } from '
 export type { Signal } from './signal.ts';
 export { MemoryStore } from './store/memory.ts';
 export type {
-  Assigned,
   ScopeStep,
   Store,
   StoredClient,

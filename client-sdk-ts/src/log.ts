@@ -11,12 +11,13 @@ export interface LogEvent {
 
 export type Log = (level: LogEvent['level'], event: string, detail?: LogEvent['detail']) => void;
 
-const RANK: Record<Level, number> = { silent: 0, error: 1, warn: 2, info: 3 };
+/** `silent` is not among them: nothing is as important as that. */
+const LEVELS: readonly Level[] = ['error', 'warn', 'info'];
 
 export function logTo(target: Level | ((event: LogEvent) => void)): Log {
   if (typeof target === 'function') return (level, event, detail = {}) => target({ level, event, detail });
   return (level, event, detail = {}) => {
     // biome-ignore lint/suspicious/noConsole: the one place that writes to the console
-    if (RANK[level] <= RANK[target]) console[level](`tidegate: ${event}`, detail);
+    if (LEVELS.indexOf(level) <= LEVELS.indexOf(target)) console[level](`tidegate: ${event}`, detail);
   };
 }

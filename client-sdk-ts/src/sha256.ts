@@ -33,7 +33,8 @@ function rotate(word: number, by: number): number {
 function mix(state: Int32Array, view: DataView, at: number): void {
   for (let i = 0; i < 16; i++) W[i] = view.getInt32(at + 4 * i);
   for (let i = 16; i < 64; i++) {
-    const [x, y] = [W[i - 15]!, W[i - 2]!];
+    const x = W[i - 15]!;
+    const y = W[i - 2]!;
     const s0 = rotate(x, 7) ^ rotate(x, 18) ^ (x >>> 3);
     const s1 = rotate(y, 17) ^ rotate(y, 19) ^ (y >>> 10);
     W[i] = W[i - 16]! + s0 + W[i - 7]! + s1;
@@ -53,13 +54,11 @@ function mix(state: Int32Array, view: DataView, at: number): void {
     b = a;
     a = (t1 + t2) | 0;
   }
-  [a, b, c, d, e, f, g, h].forEach((word, i) => {
-    state[i]! += word;
-  });
+  for (const [i, word] of [a, b, c, d, e, f, g, h].entries()) state[i]! += word;
 }
 
-/** The hash as eight words. */
-export function sha256(bytes: Uint8Array): Uint32Array {
+/** The 32 bytes of the hash. */
+export function sha256(bytes: Uint8Array): Uint8Array {
   const state = INITIAL.slice();
   const whole = bytes.length & ~63;
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
@@ -72,5 +71,7 @@ export function sha256(bytes: Uint8Array): Uint32Array {
   tail.setUint32(tail.byteLength - 8, Math.floor(bytes.length / 2 ** 29));
   tail.setUint32(tail.byteLength - 4, bytes.length << 3);
   for (let at = 0; at < tail.byteLength; at += 64) mix(state, tail, at);
-  return new Uint32Array(state.buffer);
+  const out = new DataView(new ArrayBuffer(32));
+  for (let i = 0; i < 8; i++) out.setInt32(4 * i, state[i]!);
+  return new Uint8Array(out.buffer);
 }

@@ -88,23 +88,21 @@ export class TableView {
     return row;
   }
 
-  list(): { readonly key: RowKey; readonly row: Row }[] {
+  keys(): Set<RowKey> {
     const id = this.#source.tableId(this.spec);
     const keys = new Set<RowKey>(id === null ? [] : this.#source.scope.rows.tables.get(id)?.keys());
     for (const key of this.#source.overlay.keys(this.spec.alias)) keys.add(key);
-    return [...keys].flatMap((key) => {
-      const row = this.get(key);
-      return row === undefined ? [] : [{ key, row }];
-    });
+    return keys;
   }
 
   query(query: RowsQuery<Row>): Signal<readonly Row[]> {
     return new Query(this, query, this.#queries);
   }
 
-  /** Something may have changed. Nobody is told before `notify`: first everything is in place, then everybody hears of it. */
-  invalidate(): void {
+  /** Rows with these keys may have changed. Nobody is told before `notify`: first everything is in place, then everybody hears of it. */
+  invalidate(keys: Iterable<RowKey>): void {
     this.version += 1;
+    for (const query of this.#queries) query.invalidate(keys);
   }
 
   notify(): void {
@@ -112,13 +110,24 @@ export class TableView {
   }
 }
 
+interface Found {
+  readonly key: RowKey;
+  readonly row: Row;
+}
+
+/**
+ * Rows in order. With subscribers it hears which keys have changed and looks at these only: a change of one row in many costs a
+ * pass over the result, without reading or sorting it. Without subscribers it is known to nobody and looks anew when asked.
+ */
 class Query implements Signal<readonly Row[]> {
   readonly #view: TableView;
   readonly #query: RowsQuery<Row>;
-  /** The view's queries that have subscribers; others cost nothing and are found by nobody. */
+  /** The view's queries that have subscribers. */
   readonly #active: Set<Query>;
   readonly #subscribers = new Set<{ fn: (rows: readonly Row[]) => void }>();
+  readonly #dirty = new Set<RowKey>();
   #seen = -1;
+  #found: Found[] = [];
   #value: readonly Row[] = [];
   #told: readonly Row[] = [];
 
@@ -130,8 +139,10 @@ class Query implements Signal<readonly Row[]> {
 
   get value(): readonly Row[] {
     if (this.#seen !== this.#view.version) {
+      this.#found = this.#active.has(this) ? this.#refresh() : this.#select(this.#view.keys());
       this.#seen = this.#view.version;
-      const rows = this.#select();
+      this.#dirty.clear();
+      const rows = this.#found.map(({ row }) => row);
       const same = rows.length === this.#value.length && rows.every((row, index) => row === this.#value[index]);
       if (!same) this.#value = Object.freeze(rows);
     }
@@ -150,6 +161,10 @@ class Query implements Signal<readonly Row[]> {
     };
   }
 
+  invalidate(keys: Iterable<RowKey>): void {
+    for (const key of keys) this.#dirty.add(key);
+  }
+
   notify(): void {
     const value = this.value;
     if (value === this.#told) return;
@@ -159,15 +174,32 @@ class Query implements Signal<readonly Row[]> {
     }
   }
 
-  #select(): Row[] {
-    const { where, orderBy } = this.#query;
-    let found = this.#view.list();
-    if (where !== undefined) found = found.filter(({ row }) => where(row));
-    found.sort((a, b) => {
-      const order = orderBy === undefined ? 0 : compareValues(a.row[orderBy], b.row[orderBy]);
-      return order === 0 ? compareKeys(a.key, b.key) : order;
-    });
-    return found.map(({ row }) => row);
+  #select(keys: Iterable<RowKey>): Found[] {
+    const found: Found[] = [];
+    for (const key of keys) {
+      const row = this.#view.get(key);
+      if (row !== undefined && (this.#query.where?.(row) ?? true)) found.push({ key, row });
+    }
+    return found.sort((a, b) => this.#compare(a, b));
+  }
+
+  /** What stays, in order as it was, merged with what changed. */
+  #refresh(): Found[] {
+    const changed = this.#select(this.#dirty);
+    const merged: Found[] = [];
+    let next = 0;
+    for (const kept of this.#found) {
+      if (this.#dirty.has(kept.key)) continue;
+      while (next < changed.length && this.#compare(changed[next]!, kept) < 0) merged.push(changed[next++]!);
+      merged.push(kept);
+    }
+    return merged.concat(changed.slice(next));
+  }
+
+  #compare(a: Found, b: Found): number {
+    const { orderBy } = this.#query;
+    const order = orderBy === undefined ? 0 : compareValues(a.row[orderBy], b.row[orderBy]);
+    return order === 0 ? compareKeys(a.key, b.key) : order;
   }
 }
 

@@ -153,7 +153,7 @@ export class Writer {
     const { entry } = draft;
     draft.entry = { ...entry, mutations: [...entry.mutations, mutation] };
     outbox.lay(entry, draft.entry);
-    view.invalidate();
+    view.invalidate([mutation.key]);
     return draft.pending.write;
   }
 

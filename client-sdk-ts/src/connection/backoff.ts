@@ -15,20 +15,23 @@ export function longBackoffMs(fraction: number): number {
   return LONGEST_MS / 2 + Math.floor((fraction * LONGEST_MS) / 2);
 }
 
+/** A token is never renewed sooner: a clock that is wrong must not make a loop of it. */
+const RENEWAL_MS_MIN = 10_000;
+
 /**
  * When a token is to be renewed, in milliseconds from now; null if it does not say. Reads `exp` and `iat` of a JWT without
- * verifying: the server does that. The lifetime bounds the delay too, for a device whose clock is wrong.
+ * verifying: the server does that. A clock for which it has expired already is wrong, or the server would have refused it: then
+ * the token's lifetime counts.
  */
 export function renewalMs(token: string, now: number): number | null {
   try {
     const part = token.split('.')[1]!.replace(/-/g, '+').replace(/_/g, '/');
-    const claims = JSON.parse(atob(part)) as { exp?: unknown; iat?: unknown };
-    if (typeof claims.exp !== 'number') return null;
-    const left = claims.exp * 1000 - now;
-    const lifetime = typeof claims.iat === 'number' ? (claims.exp - claims.iat) * 1000 : left;
-    const until = Math.min(left, lifetime);
-    // A tenth of the time before, at least one second, at most a minute.
-    return Math.max(0, until - Math.min(60_000, Math.max(1_000, until / 10)));
+    const { exp, iat } = JSON.parse(atob(part)) as { exp?: number; iat?: number };
+    const left = exp! * 1000 - now;
+    const lifetime = (exp! - (iat ?? Number.NaN)) * 1000;
+    const until = left > 0 && !(left > lifetime) ? left : lifetime;
+    // A tenth of the time before, at most a minute.
+    return Number.isFinite(until) ? Math.max(RENEWAL_MS_MIN, until - Math.min(60_000, until / 10)) : null;
   } catch {
     return null;
   }

@@ -18,8 +18,9 @@ import {
   SUBPROTOCOL,
 } from '../protocol/frames.ts';
 import { Cell } from '../signal.ts';
+import { after } from '../transitions.ts';
 import { backoffMs, longBackoffMs, renewalMs } from './backoff.ts';
-import { type EventName, HAS_SOCKET, STATES, type StateName } from './states.ts';
+import { EVENTS, type EventName, HAS_SOCKET, STATES, type StateName } from './states.ts';
 
 export type AuthReason = 'connect' | 'expiring' | 'rejected';
 
@@ -143,7 +144,7 @@ export class Connection {
 
   #on(event: EventName): void {
     const from = this.#state;
-    const to = STATES[from][event];
+    const to = after(STATES, EVENTS, from, event);
     if (to === from) return;
     this.#state = to;
     if (HAS_SOCKET.has(from) && !HAS_SOCKET.has(to)) this.#drop();
@@ -164,7 +165,7 @@ export class Connection {
         return;
       case 'authorizing':
         this.#stopTimers();
-        this.#connecting();
+        this.status.set({ state: 'connecting', cause: this.#cause });
         void this.#authorize();
         return;
       case 'opening':
@@ -184,10 +185,6 @@ export class Connection {
         this.#attempt += 1;
         return;
     }
-  }
-
-  #connecting(): void {
-    this.status.set({ state: 'connecting', cause: this.#cause });
   }
 
   #wait(ms: number): void {
@@ -259,10 +256,10 @@ export class Connection {
     this.#heard += 1;
     let frame: ServerFrame | null;
     try {
-      if (!(data instanceof ArrayBuffer)) throw new TypeError('expected a binary frame');
+      if (!(data instanceof ArrayBuffer)) throw transient('protocol_violation', 'expected a binary frame');
       frame = decodeFrame(new Uint8Array(data));
     } catch (error) {
-      return this.#lost(transient('protocol_violation', (error as Error).message));
+      return this.#lost(error as SyncError);
     }
     if (frame === null) return;
     switch (frame.t) {

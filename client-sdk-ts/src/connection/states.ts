@@ -1,5 +1,7 @@
 /** How a connection may go: a total table of state and event. What entering a state does is in `connection.ts`. */
 
+import type { Transitions } from '../transitions.ts';
+
 export type StateName =
   /** Nothing is wanted. */
   | 'idle'
@@ -18,156 +20,53 @@ export type StateName =
   | 'failed'
   | 'closed';
 
-export type EventName =
+export const EVENTS = [
   /** Something is to be synced. */
-  | 'want'
-  | 'unwant'
+  'want',
+  'unwant',
   /** The application gave a token, or null for an anonymous session. */
-  | 'token'
+  'token',
   /** It has none, or the server refused the fresh one too. */
-  | 'no-token'
-  | 'opened'
-  | 'welcome'
+  'no-token',
+  'opened',
+  'welcome',
   /** The socket ended, went silent, or never opened; or `auth()` threw. */
-  | 'lost'
+  'lost',
   /** The server refused the token. */
-  | 'rejected'
+  'rejected',
   /** The server or we found that it cannot work. */
-  | 'refused'
+  'refused',
   /** It is time for the next attempt. */
-  | 'due'
+  'due',
   /** The application asks for a new attempt at once. */
-  | 'again'
-  | 'close';
+  'again',
+  'close',
+] as const;
+export type EventName = (typeof EVENTS)[number];
 
-export const STATES: Record<StateName, Record<EventName, StateName>> = {
-  idle: {
-    want: 'authorizing',
-    unwant: 'idle',
-    token: 'idle',
-    'no-token': 'idle',
-    opened: 'idle',
-    welcome: 'idle',
-    lost: 'idle',
-    rejected: 'idle',
-    refused: 'failed',
-    due: 'idle',
-    again: 'idle',
-    close: 'closed',
-  },
-  authorizing: {
-    want: 'authorizing',
-    unwant: 'idle',
-    token: 'opening',
-    'no-token': 'needs-auth',
-    opened: 'authorizing',
-    welcome: 'authorizing',
-    lost: 'waiting',
-    rejected: 'authorizing',
-    refused: 'failed',
-    due: 'authorizing',
-    again: 'authorizing',
-    close: 'closed',
-  },
-  opening: {
-    want: 'opening',
-    unwant: 'idle',
-    token: 'opening',
-    'no-token': 'needs-auth',
-    opened: 'greeting',
-    welcome: 'opening',
-    lost: 'waiting',
-    rejected: 'authorizing',
-    refused: 'failed',
-    due: 'opening',
-    again: 'opening',
-    close: 'closed',
-  },
-  greeting: {
-    want: 'greeting',
-    unwant: 'idle',
-    token: 'greeting',
-    'no-token': 'needs-auth',
-    opened: 'greeting',
-    welcome: 'online',
-    lost: 'waiting',
-    rejected: 'authorizing',
-    refused: 'failed',
-    due: 'greeting',
-    again: 'greeting',
-    close: 'closed',
-  },
-  online: {
-    want: 'online',
-    unwant: 'idle',
-    token: 'online',
-    'no-token': 'needs-auth',
-    opened: 'online',
-    welcome: 'online',
-    lost: 'waiting',
-    rejected: 'authorizing',
-    refused: 'failed',
-    due: 'online',
-    again: 'authorizing',
-    close: 'closed',
-  },
-  waiting: {
-    want: 'waiting',
-    unwant: 'idle',
-    token: 'waiting',
-    'no-token': 'waiting',
-    opened: 'waiting',
-    welcome: 'waiting',
-    lost: 'waiting',
-    rejected: 'waiting',
-    refused: 'failed',
-    due: 'authorizing',
-    again: 'authorizing',
-    close: 'closed',
-  },
-  'needs-auth': {
-    want: 'needs-auth',
-    unwant: 'needs-auth',
-    token: 'needs-auth',
-    'no-token': 'needs-auth',
-    opened: 'needs-auth',
-    welcome: 'needs-auth',
-    lost: 'needs-auth',
-    rejected: 'needs-auth',
-    refused: 'failed',
-    due: 'needs-auth',
-    again: 'authorizing',
-    close: 'closed',
-  },
-  failed: {
-    want: 'failed',
-    unwant: 'failed',
-    token: 'failed',
-    'no-token': 'failed',
-    opened: 'failed',
-    welcome: 'failed',
-    lost: 'failed',
-    rejected: 'failed',
-    refused: 'failed',
-    due: 'failed',
-    again: 'authorizing',
-    close: 'closed',
-  },
-  closed: {
-    want: 'closed',
-    unwant: 'closed',
-    token: 'closed',
-    'no-token': 'closed',
-    opened: 'closed',
-    welcome: 'closed',
-    lost: 'closed',
-    rejected: 'closed',
-    refused: 'closed',
-    due: 'closed',
-    again: 'closed',
-    close: 'closed',
-  },
+const IDLE = 'idle';
+const AUTH = 'authorizing';
+const OPEN = 'opening';
+const GREET = 'greeting';
+const LIVE = 'online';
+const WAIT = 'waiting';
+const NEED = 'needs-auth';
+const FAIL = 'failed';
+const END = 'closed';
+
+// biome-ignore format: a table
+export const STATES: Transitions<StateName, typeof EVENTS> = {
+  //            want   unwant token  no-token opened welcome lost  rejected refused due    again  close
+  idle:        [AUTH,  IDLE,  IDLE,  IDLE,    IDLE,  IDLE,   IDLE, IDLE,    FAIL,   IDLE,  IDLE,  END],
+  authorizing: [AUTH,  IDLE,  OPEN,  NEED,    AUTH,  AUTH,   WAIT, AUTH,    FAIL,   AUTH,  AUTH,  END],
+  opening:     [OPEN,  IDLE,  OPEN,  NEED,    GREET, OPEN,   WAIT, AUTH,    FAIL,   OPEN,  OPEN,  END],
+  greeting:    [GREET, IDLE,  GREET, NEED,    GREET, LIVE,   WAIT, AUTH,    FAIL,   GREET, GREET, END],
+  online:      [LIVE,  IDLE,  LIVE,  NEED,    LIVE,  LIVE,   WAIT, AUTH,    FAIL,   LIVE,  AUTH,  END],
+  waiting:     [WAIT,  IDLE,  WAIT,  WAIT,    WAIT,  WAIT,   WAIT, WAIT,    FAIL,   AUTH,  AUTH,  END],
+  'needs-auth':[NEED,  NEED,  NEED,  NEED,    NEED,  NEED,   NEED, NEED,    FAIL,   NEED,  AUTH,  END],
+  failed:      [FAIL,  FAIL,  FAIL,  FAIL,    FAIL,  FAIL,   FAIL, FAIL,    FAIL,   FAIL,  AUTH,  END],
+  closed:      [END,   END,   END,   END,     END,   END,    END,  END,     END,    END,   END,   END],
 };
 
 /** States that have a socket. */
-export const HAS_SOCKET: ReadonlySet<StateName> = new Set(['opening', 'greeting', 'online']);
+export const HAS_SOCKET: ReadonlySet<StateName> = new Set([OPEN, GREET, LIVE]);

@@ -2,6 +2,7 @@
 
 import type { RowKey } from '../key.ts';
 import type { StoredRow } from '../store/store.ts';
+import type { Transitions } from '../transitions.ts';
 
 export type Op = 'insert' | 'update' | 'delete';
 
@@ -77,65 +78,38 @@ export interface Entry {
   readonly fault: Fault | null;
 }
 
-export type EntryEvent =
-  | 'send'
-  | 'accepted'
-  | 'conflict'
+export const ENTRY_EVENTS = [
+  'send',
+  'accepted',
+  'conflict',
   /** The server, or we before sending, refused it; or its fate cannot be known. */
-  | 'park'
+  'park',
   /** Again, under a new number: merged, re-pointed, or by the application's wish. */
-  | 'requeue'
-  | 'materialized'
+  'requeue',
+  'materialized',
   /** Given up, or settled otherwise. */
-  | 'drop';
+  'drop',
+] as const;
+export type EntryEvent = (typeof ENTRY_EVENTS)[number];
 
-/** A total table of state and event. `gone`: no entry any more; `violation`: a fault in this SDK or the server. */
-export const ENTRIES: Record<EntryState, Record<EntryEvent, EntryState | 'gone' | 'violation'>> = {
-  queued: {
-    send: 'sent',
-    accepted: 'violation',
-    conflict: 'violation',
-    park: 'parked',
-    requeue: 'queued',
-    materialized: 'violation',
-    drop: 'gone',
-  },
-  sent: {
-    send: 'sent',
-    accepted: 'committed',
-    conflict: 'conflict',
-    park: 'parked',
-    requeue: 'queued',
-    materialized: 'sent',
-    drop: 'gone',
-  },
-  committed: {
-    send: 'violation',
-    accepted: 'committed',
-    conflict: 'violation',
-    park: 'violation',
-    requeue: 'violation',
-    materialized: 'gone',
-    drop: 'gone',
-  },
-  conflict: {
-    send: 'violation',
-    accepted: 'violation',
-    conflict: 'conflict',
-    park: 'parked',
-    requeue: 'queued',
-    materialized: 'violation',
-    drop: 'gone',
-  },
-  parked: {
-    send: 'violation',
-    accepted: 'violation',
-    conflict: 'violation',
-    park: 'parked',
-    requeue: 'queued',
-    materialized: 'violation',
-    drop: 'gone',
-  },
+const QUEUED = 'queued';
+const SENT = 'sent';
+const DONE = 'committed';
+const CLASH = 'conflict';
+const PARKED = 'parked';
+/** No entry any more. */
+const GONE = 'gone';
+/** A fault in this SDK or the server. */
+const BAD = 'violation';
+
+// biome-ignore format: a table
+export const ENTRIES: Transitions<EntryState, typeof ENTRY_EVENTS, EntryState | 'gone' | 'violation'> = {
+  //          send  accepted conflict park    requeue materialized drop
+  queued:    [SENT, BAD,     BAD,     PARKED, QUEUED, BAD,         GONE],
+  sent:      [SENT, DONE,    CLASH,   PARKED, QUEUED, SENT,        GONE],
+  committed: [BAD,  DONE,    BAD,     BAD,    BAD,    GONE,        GONE],
+  conflict:  [BAD,  BAD,     CLASH,   PARKED, QUEUED, BAD,         GONE],
+  parked:    [BAD,  BAD,     BAD,     PARKED, QUEUED, BAD,         GONE],
 };
 
 /** Whether it is laid over the confirmed rows. A parked write is not: the row shows what the server has (WR-04). */

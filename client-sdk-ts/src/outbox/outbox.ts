@@ -10,7 +10,17 @@ import type { RowKey } from '../key.ts';
 import type { MutationResult } from '../protocol/frames.ts';
 import { receivedRow } from '../replica/rows.ts';
 import type { StoredClient, StoreStep } from '../store/store.ts';
-import { dependencies, ENTRIES, type Entry, type EntryEvent, type Fault, type Mutation, type Result } from './entry.ts';
+import { after } from '../transitions.ts';
+import {
+  dependencies,
+  ENTRIES,
+  ENTRY_EVENTS,
+  type Entry,
+  type EntryEvent,
+  type Fault,
+  type Mutation,
+  type Result,
+} from './entry.ts';
 import { Overlay } from './overlay.ts';
 import { failed, OK, type Outcome, PendingWrite, type Write } from './writes.ts';
 
@@ -38,7 +48,7 @@ export class Outbox {
   readonly #dirty = new Set<string>();
   readonly #moved = new Set<string>();
   #tell: (() => void)[] = [];
-  #touched = new Set<string>();
+  #touched: Mutation[] = [];
 
   constructor(environment: Environment) {
     this.#environment = environment;
@@ -104,11 +114,9 @@ export class Outbox {
     return pending.write;
   }
 
-  /** Tables whose rows may look different now. */
-  takeTouched(): Set<string> {
-    const touched = this.#touched;
-    this.#touched = new Set();
-    return touched;
+  /** Mutations whose rows may look different now. */
+  takeTouched(): Mutation[] {
+    return this.#touched.splice(0);
   }
 
   /** What has changed since the last step; null: nothing. */
@@ -387,7 +395,8 @@ export class Outbox {
   }
 
   #gone(entry: Entry, event: 'materialized' | 'drop', outcome: Outcome): void {
-    if (ENTRIES[entry.state][event] !== 'gone') throw new Error(`${event} of a write that is ${entry.state}`);
+    if (after(ENTRIES, ENTRY_EVENTS, entry.state, event) !== 'gone')
+      throw new Error(`${event} of a write that is ${entry.state}`);
     this.#remove(entry);
     this.#dirty.add(entry.id);
     this.#end(entry.id, outcome);
@@ -431,7 +440,7 @@ export class Outbox {
 
   /** Lays an entry over the rows, or takes it away. A draft is laid over, but neither saved nor sent until `add`. */
   lay(before: Entry | undefined, after: Entry | undefined): void {
-    for (const table of this.overlay.replace(before, after)) this.#touched.add(table);
+    this.#touched.push(...this.overlay.replace(before, after));
   }
 }
 
@@ -440,7 +449,7 @@ function newClient(environment: Environment): StoredClient {
 }
 
 function move(entry: Entry, event: EntryEvent): Exclude<Entry['state'], 'gone'> {
-  const state = ENTRIES[entry.state][event];
+  const state = after(ENTRIES, ENTRY_EVENTS, entry.state, event);
   if (state === 'gone' || state === 'violation') throw new Error(`${event} of a write that is ${entry.state}`);
   return state;
 }

@@ -25,9 +25,9 @@ export class Overlay {
     return this.#tables.get(table)?.keys() ?? [];
   }
 
-  /** Replaces what an entry lays over rows; layers that stay keep their place. Gives the tables that changed. */
-  replace(before: Entry | undefined, after: Entry | undefined): Set<string> {
-    const touched = new Set<string>();
+  /** Replaces what an entry lays over rows; layers that stay keep their place. Gives the rows that changed. */
+  replace(before: Entry | undefined, after: Entry | undefined): Mutation[] {
+    const touched: Mutation[] = [];
     const old = before !== undefined && overlays(before) ? before : undefined;
     const now = after !== undefined && overlays(after) ? after : undefined;
     if (old?.mutations === now?.mutations) return touched;
@@ -43,12 +43,12 @@ export class Overlay {
           return replacement === undefined ? [] : [{ ...layer, mutation: replacement }];
         }),
       );
-      touched.add(mutation.table);
+      touched.push(mutation);
     });
     now?.mutations.forEach((mutation, index) => {
       if (same(index)) return;
       this.#edit(mutation, (layers) => [...layers, { entry: now.id, index, mutation }]);
-      touched.add(mutation.table);
+      touched.push(mutation);
     });
     return touched;
   }

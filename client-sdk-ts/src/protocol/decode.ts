@@ -1,10 +1,10 @@
 /**
- * Frames, read. One table of shapes, checked against the generated types of the frame table; what does not fit is a `Malformed`
- * and never a guess. Unknown fields are ignored; a frame of unknown type is null.
+ * Frames, read. One table of shapes, checked against the generated types of the frame table; what does not fit is refused as
+ * malformed and never guessed. Unknown fields are ignored; a frame of unknown type is null.
  */
 
 import type { Effect, Key, Manifest, RebuildRow, ServerFrame, TransactionEffects } from './frames.ts';
-import { Malformed, type Packed, unpack } from './msgpack.ts';
+import { malformed, type Packed, unpack } from './msgpack.ts';
 
 /** Longest frame taken from a server that we chose to connect to: 64 MiB. */
 const FRAME_BYTES_MAX = 64 << 20;
@@ -16,7 +16,7 @@ type Shape<V> = (value: Packed | undefined) => V;
 
 function shape<V>(what: string, fits: (value: Packed | undefined) => boolean): Shape<V> {
   return (value) => {
-    if (!fits(value)) throw new Malformed(`expected ${what}`);
+    if (!fits(value)) throw malformed(`expected ${what}`);
     return value as V;
   };
 }
@@ -32,7 +32,7 @@ const key: Shape<Key> = (value) =>
 const list =
   <V>(item: Shape<V>): Shape<V[]> =>
   (value) => {
-    if (!Array.isArray(value)) throw new Malformed('expected array');
+    if (!Array.isArray(value)) throw malformed('expected array');
     return value.map(item);
   };
 const maybe =
@@ -43,13 +43,13 @@ const maybe =
 const tuple =
   <V extends readonly unknown[]>(...shapes: { readonly [I in keyof V]: Shape<V[I]> }): Shape<V> =>
   (value) => {
-    if (!Array.isArray(value) || value.length < shapes.length) throw new Malformed('expected tuple');
+    if (!Array.isArray(value) || value.length < shapes.length) throw malformed('expected tuple');
     return shapes.map((inner, index) => inner(value[index])) as unknown as V;
   };
 const record =
   <V extends object>(shapes: { readonly [F in keyof V]-?: Shape<V[F]> }): Shape<V> =>
   (value) => {
-    if (!(value instanceof Map)) throw new Malformed('expected map');
+    if (!(value instanceof Map)) throw malformed('expected map');
     const out: Record<string, unknown> = {};
     for (const field in shapes) out[field] = shapes[field](value.get(field));
     return out as V;
@@ -138,10 +138,10 @@ const shapes: { readonly [T in ServerFrame['t']]: Shape<Omit<FrameOf<T>, 't'>> }
 
 /** A received frame; null if its type is unknown. */
 export function decodeFrame(bytes: Uint8Array): ServerFrame | null {
-  if (bytes.length > FRAME_BYTES_MAX) throw new Malformed('too many bytes');
+  if (bytes.length > FRAME_BYTES_MAX) throw malformed('too many bytes');
   const value = unpack(bytes);
   if (!(value instanceof Map) || value.keys().next().value !== 't')
-    throw new Malformed('expected a map that begins with t');
+    throw malformed('expected a map that begins with t');
   const t = str(value.get('t'));
   if (!Object.hasOwn(shapes, t)) return null;
   return { t, ...shapes[t as ServerFrame['t']](value) } as ServerFrame;

@@ -6,13 +6,12 @@
  */
 
 import { text } from '../bytes.ts';
+import { type SyncError, transient } from '../errors.ts';
 import { Float } from './encode.ts';
 
-/** Bytes are not what they should be. Has no part of them. */
-export class Malformed extends Error {
-  constructor(what: string) {
-    super(`malformed frame: ${what}`);
-  }
+/** Bytes are not what they should be. Says nothing of their content. */
+export function malformed(what: string): SyncError {
+  return transient('protocol_violation', `malformed frame: ${what}`);
 }
 
 /** An extension: skipped where nobody looks, fits no shape where somebody does. */
@@ -42,7 +41,7 @@ export function unpack(bytes: Uint8Array): Packed {
   /** Goes on by so many bytes; gives where they began. */
   const take = (length: number): number => {
     const from = at;
-    if (length > bytes.length - at) throw new Malformed('truncated');
+    if (length > bytes.length - at) throw malformed('truncated');
     at += length;
     return from;
   };
@@ -55,7 +54,7 @@ export function unpack(bytes: Uint8Array): Packed {
     try {
       return text(slice(length));
     } catch {
-      throw new Malformed('text is not UTF-8');
+      throw malformed('text is not UTF-8');
     }
   };
   const exact = (value: bigint) => (BigInt.asIntN(54, value) === value ? Number(value) : value);
@@ -64,20 +63,20 @@ export function unpack(bytes: Uint8Array): Packed {
     return EXTENSION;
   };
   const array = (length: number, depth: number): Packed[] => {
-    if (length > bytes.length - at) throw new Malformed('truncated');
+    if (length > bytes.length - at) throw malformed('truncated');
     return Array.from({ length }, () => value(depth + 1));
   };
   const map = (length: number, depth: number): Map<string, Packed> => {
     const out = new Map<string, Packed>();
     for (let n = 0; n < length; n++) {
       const key = value(depth + 1);
-      if (typeof key !== 'string' || out.has(key)) throw new Malformed('map key');
+      if (typeof key !== 'string' || out.has(key)) throw malformed('map key');
       out.set(key, value(depth + 1));
     }
     return out;
   };
   const value = (depth: number): Packed => {
-    if (depth > DEPTH_MAX) throw new Malformed('nested too deep');
+    if (depth > DEPTH_MAX) throw malformed('nested too deep');
     const head = uint(1);
     if (head < 0x80) return head;
     if (head < 0x90) return map(head & 15, depth);
@@ -135,11 +134,11 @@ export function unpack(bytes: Uint8Array): Packed {
       case 0xdf:
         return map(uint(2 * width(0xde)), depth);
       default:
-        throw new Malformed('not MessagePack');
+        throw malformed('not MessagePack');
     }
   };
 
   const whole = value(0);
-  if (at !== bytes.length) throw new Malformed('bytes follow its end');
+  if (at !== bytes.length) throw malformed('bytes follow its end');
   return whole;
 }

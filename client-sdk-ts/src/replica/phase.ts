@@ -1,5 +1,7 @@
 /** How a scope's subscription may go: a total table of phase and event. No I/O. */
 
+import type { Transitions } from '../transitions.ts';
+
 export type Phase =
   /** Not subscribed: offline, or not loaded yet. */
   | 'off'
@@ -14,90 +16,42 @@ export type Phase =
   /** Ended with an error; asks again only when told to. */
   | 'refused';
 
-export type PhaseEvent =
+export const PHASE_EVENTS = [
   /** We send `subscribe` (again). */
-  | 'ask'
+  'ask',
   /** `subscribed` in mode resume. */
-  | 'resume'
+  'resume',
   /** `subscribed` in mode rebuild, asked or not. */
-  | 'rebuild'
+  'rebuild',
   /** A `rebuild` frame. */
-  | 'rows'
-  | 'page'
-  | 'joined'
+  'rows',
+  'page',
+  'joined',
   /** The connection is gone, or the subscription was ended. */
-  | 'lost'
+  'lost',
   /** The server said no, or the digest failed again. */
-  | 'refuse'
+  'refuse',
   /** Worth asking again: granted since, or the application wishes it. */
-  | 'reset';
+  'reset',
+] as const;
+export type PhaseEvent = (typeof PHASE_EVENTS)[number];
 
-/** `violation`: the server may not send this now. */
-export const PHASES: Record<Phase, Record<PhaseEvent, Phase | 'violation'>> = {
-  off: {
-    ask: 'asked',
-    resume: 'violation',
-    rebuild: 'violation',
-    rows: 'violation',
-    page: 'violation',
-    joined: 'violation',
-    lost: 'off',
-    refuse: 'refused',
-    reset: 'off',
-  },
-  asked: {
-    ask: 'asked',
-    resume: 'resuming',
-    rebuild: 'rebuilding',
-    rows: 'violation',
-    page: 'violation',
-    joined: 'violation',
-    lost: 'off',
-    refuse: 'refused',
-    reset: 'asked',
-  },
-  resuming: {
-    ask: 'asked',
-    resume: 'violation',
-    rebuild: 'rebuilding',
-    rows: 'violation',
-    page: 'resuming',
-    joined: 'joined',
-    lost: 'off',
-    refuse: 'refused',
-    reset: 'resuming',
-  },
-  rebuilding: {
-    ask: 'asked',
-    resume: 'violation',
-    rebuild: 'rebuilding',
-    rows: 'rebuilding',
-    page: 'rebuilding',
-    joined: 'joined',
-    lost: 'off',
-    refuse: 'refused',
-    reset: 'rebuilding',
-  },
-  joined: {
-    ask: 'asked',
-    resume: 'violation',
-    rebuild: 'rebuilding',
-    rows: 'violation',
-    page: 'joined',
-    joined: 'violation',
-    lost: 'off',
-    refuse: 'refused',
-    reset: 'joined',
-  },
-  refused: {
-    ask: 'violation',
-    resume: 'violation',
-    rebuild: 'violation',
-    rows: 'violation',
-    page: 'violation',
-    joined: 'violation',
-    lost: 'refused',
-    refuse: 'refused',
-    reset: 'off',
-  },
+const OFF = 'off';
+const ASKED = 'asked';
+const RESUME = 'resuming';
+const BUILD = 'rebuilding';
+const JOINED = 'joined';
+const NO = 'refused';
+/** The server may not send this now. */
+const BAD = 'violation';
+
+// biome-ignore format: a table
+export const PHASES: Transitions<Phase, typeof PHASE_EVENTS, Phase | 'violation'> = {
+  //           ask    resume  rebuild rows   page    joined  lost refuse reset
+  off:        [ASKED, BAD,    BAD,    BAD,   BAD,    BAD,    OFF, NO,    OFF],
+  asked:      [ASKED, RESUME, BUILD,  BAD,   BAD,    BAD,    OFF, NO,    ASKED],
+  resuming:   [ASKED, BAD,    BUILD,  BAD,   RESUME, JOINED, OFF, NO,    RESUME],
+  rebuilding: [ASKED, BAD,    BUILD,  BUILD, BUILD,  JOINED, OFF, NO,    BUILD],
+  joined:     [ASKED, BAD,    BUILD,  BAD,   JOINED, BAD,    OFF, NO,    JOINED],
+  refused:    [BAD,   BAD,    BAD,    BAD,   BAD,    BAD,    NO,  NO,    OFF],
 };

@@ -17,8 +17,9 @@ const FAILURE_WINDOW_MS = 10 * 60_000;
 /** What changed in a scope at a cut. */
 export interface ScopeChange {
   readonly scope: ScopeState;
-  readonly kind: 'transactions' | 'rebuild';
-  /** In commit order; of a rebuild, one that leads from the old rows to the new. */
+  /** `cached`: rows of the local store, which are no news to anybody. */
+  readonly kind: 'transactions' | 'rebuild' | 'cached';
+  /** In commit order; of others, one that leads from the old rows to the new. */
   readonly transactions: readonly Transaction[];
 }
 

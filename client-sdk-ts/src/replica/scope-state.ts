@@ -2,7 +2,8 @@
 
 import { type SyncError, transient } from '../errors.ts';
 import { Cell, sameFields } from '../signal.ts';
-import { PHASES, type Phase, type PhaseEvent } from './phase.ts';
+import { after } from '../transitions.ts';
+import { PHASE_EVENTS, PHASES, type Phase, type PhaseEvent } from './phase.ts';
 import { Rows, type Staged } from './rows.ts';
 
 export interface ScopeStatus {
@@ -55,7 +56,7 @@ export class ScopeState {
 
   /** Moves on; throws where the server broke the protocol. */
   on(event: PhaseEvent): void {
-    const next = PHASES[this.phase][event];
+    const next = after(PHASES, PHASE_EVENTS, this.phase, event);
     if (next === 'violation') {
       throw transient('protocol_violation', `${event} while a scope is ${this.phase}`);
     }

@@ -3,20 +3,11 @@
 import type { RowKey } from '../key.ts';
 import type { Entry } from '../outbox/entry.ts';
 import type { Manifest } from '../protocol/frames.ts';
-import type {
-  Assigned,
-  Store,
-  StoredClient,
-  StoredRow,
-  StoredScope,
-  StoredState,
-  StoreSession,
-  StoreStep,
-} from './store.ts';
+import type { Store, StoredClient, StoredRow, StoredScope, StoredState, StoreSession, StoreStep } from './store.ts';
 
 class Namespace {
   client: StoredClient | null = null;
-  assigned: Assigned | null = null;
+  assigned: readonly string[] = [];
   readonly manifests = new Map<number, Manifest>();
   readonly heads = new Map<string, StoredScope>();
   readonly rows = new Map<string, Map<number, Map<RowKey, StoredRow>>>();

@@ -32,15 +32,10 @@ export interface StoredState {
   /** By schema version; kept as long as a row of that version is stored. */
   readonly manifests: ReadonlyMap<number, Manifest>;
   readonly scopes: readonly StoredScope[];
-  /** What the server last said is granted; null: never told. */
-  readonly assigned: Assigned | null;
+  /** What the server last said is granted. */
+  readonly assigned: readonly string[];
   /** In the order in which they are to be sent. */
   readonly outbox: readonly Entry[];
-}
-
-export interface Assigned {
-  readonly set: number;
-  readonly names: readonly string[];
 }
 
 /** This installation, as the server counts its mutations (V3). */
@@ -86,7 +81,7 @@ export interface StoreStep {
   readonly client?: StoredClient;
   readonly manifest?: { readonly sv: number; readonly manifest: Manifest };
   readonly scopes?: ReadonlyMap<string, ScopeStep>;
-  readonly assigned?: Assigned;
+  readonly assigned?: readonly string[];
   /** Replaces entries by id, keeping their place; new ones go to the end. */
   readonly put?: readonly Entry[];
   /** Ids. Removed before anything is put, so that an entry in both moves to the end. */

@@ -279,7 +279,7 @@ describe('reconnecting', () => {
     const broken = new World({
       store: {
         open: async () => ({
-          load: async () => ({ client: null, manifests: new Map(), scopes: [], assigned: null, outbox: [] }),
+          load: async () => ({ client: null, manifests: new Map(), scopes: [], assigned: [], outbox: [] }),
           loadRows: async () => [],
           apply: async () => {
             throw new Error('quota');

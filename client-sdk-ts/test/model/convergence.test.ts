@@ -87,11 +87,14 @@ class Run {
       }
     });
     this.held.set(id, { scope, mirror });
-    // Rows cached in the store are there before any effect.
-    scope
-      .table('card')
-      .rows()
-      .subscribe(() => this.atEveryNotification());
+    // What a query with subscribers makes of changed keys is what a new one finds.
+    for (const query of [{}, { where: ({ title }: Card) => title !== 'mine', orderBy: 'title' as const }]) {
+      const rows = scope.table('card').rows(query);
+      rows.subscribe(() => {
+        expect(rows.value).toEqual(scope.table('card').rows(query).value);
+        this.atEveryNotification();
+      });
+    }
   }
 
   async do(command: Command): Promise<void> {

@@ -183,7 +183,7 @@ describe('a scope', () => {
       apply: (target, self, args) => {
         Reflect.apply(target, self, args);
         const connection = args[0] as typeof world.connection;
-        // Another set, as a server that took a grant away has it.
+        // As a server that took a grant away says it.
         if (args[1].t === 'hello') connection.toClient[0] = encode({ ...WELCOME, set: 2, assigned: ['all'] });
       },
     });

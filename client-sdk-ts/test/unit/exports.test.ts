@@ -33,7 +33,6 @@ test('types', () => {
   );
   expect(names.sort()).toMatchInlineSnapshot(`
     [
-      "Assigned",
       "AuthReason",
       "Change",
       "ClientCode",

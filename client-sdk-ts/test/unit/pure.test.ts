@@ -184,7 +184,10 @@ test('a token says when it is to be renewed, also to a clock that is wrong', () 
   const token = (claims: object) => `x.${btoa(JSON.stringify(claims)).replace(/=+$/, '')}.y`;
   expect(renewalMs(token({ iat: 1_000, exp: 1_600 }), 1_000_000)).toBe(540_000);
   expect(renewalMs(token({ iat: 1_000, exp: 1_600 }), 0)).toBe(540_000);
-  expect(renewalMs(token({ exp: 1_600 }), 2_000_000)).toBe(0);
+  expect(renewalMs(token({ iat: 1_000, exp: 1_600 }), 2_000_000)).toBe(540_000);
+  expect(renewalMs(token({ exp: 1_600 }), 1_000_000)).toBe(540_000);
+  expect(renewalMs(token({ exp: 1_600 }), 1_599_000)).toBe(10_000);
+  expect(renewalMs(token({ exp: 1_600 }), 2_000_000)).toBeNull();
   for (const other of ['opaque', token({}), 'a.b.c']) expect(renewalMs(other, 0)).toBeNull();
 });
 

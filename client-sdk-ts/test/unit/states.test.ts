@@ -1,9 +1,24 @@
 /** The total tables of state and event: complete by type; here, what must hold of all their cells. */
 
 import { expect, test } from 'vitest';
-import { HAS_SOCKET, STATES, type StateName } from '../../src/connection/states.ts';
-import { ENTRIES } from '../../src/outbox/entry.ts';
-import { PHASES } from '../../src/replica/phase.ts';
+import { EVENTS, HAS_SOCKET, STATES as STATE_ROWS, type StateName } from '../../src/connection/states.ts';
+import { ENTRY_EVENTS, ENTRIES as ENTRY_ROWS } from '../../src/outbox/entry.ts';
+import { PHASE_EVENTS, PHASES as PHASE_ROWS } from '../../src/replica/phase.ts';
+
+/** Rows with the names of their columns. */
+function named<S extends string, E extends string, T>(
+  rows: { readonly [K in S]: readonly T[] },
+  events: readonly E[],
+): Record<S, Record<E, T>> {
+  const named = Object.entries<readonly T[]>(rows).map(([state, row]) => [
+    state,
+    Object.fromEntries(events.map((event, index) => [event, row[index]!])),
+  ]);
+  return Object.fromEntries(named);
+}
+const STATES = named<StateName, (typeof EVENTS)[number], StateName>(STATE_ROWS, EVENTS);
+const PHASES = named(PHASE_ROWS, PHASE_EVENTS);
+const ENTRIES = named(ENTRY_ROWS, ENTRY_EVENTS);
 
 test('a closed connection stays closed, and every other one can be closed', () => {
   for (const [from, row] of Object.entries(STATES)) {
