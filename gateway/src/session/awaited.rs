@@ -27,6 +27,9 @@ pub struct Awaited {
     seen: BTreeMap<u64, Point>,
     /// Announced on this socket.
     announced: Ranges,
+    /// Batches went by unseen on this socket: from then on what a push decides must be looked up, because it may have been in
+    /// flight, or another socket's, while its coming round was missed.
+    missed: bool,
 }
 
 /// Most mutations of other sockets that are remembered: the same client on another socket is rare, and a resend settles.
@@ -73,8 +76,8 @@ impl Awaited {
         match self.waiting.get_mut(&number) {
             Some(known) => {
                 *known = true;
-                // It ran before this session was registered: its coming round may have gone by.
-                number <= before
+                // It ran before this session was registered, or while it missed batches: its coming round may have gone by.
+                number <= before || self.missed
             }
             None => false,
         }
@@ -107,8 +110,10 @@ impl Awaited {
         self.due.insert(number, point);
     }
 
-    /// Those accepted whose coming round has not been seen, to be looked up after something was missed.
-    pub fn unseen(&self) -> Vec<u64> {
+    /// Something was missed. Those accepted whose coming round has not been seen, to be looked up now; those still undecided
+    /// follow when they are decided.
+    pub fn unseen(&mut self) -> Vec<u64> {
+        self.missed = true;
         self.waiting.iter().filter(|(_, accepted)| **accepted).map(|(number, _)| *number).collect()
     }
 
@@ -190,6 +195,21 @@ mod tests {
         assert!(!awaited.any_due());
         awaited.ask([7], false);
         assert_eq!(awaited.announce(AT), [7]);
+    }
+
+    #[test]
+    fn v6_a_push_in_flight_while_batches_were_missed_is_looked_up_once_decided() {
+        let mut awaited = Awaited::default();
+        awaited.ask([1, 2], false);
+        awaited.undecided([2]);
+        assert_eq!(awaited.unseen(), [0; 0], "neither is known to be accepted");
+        assert!(awaited.decided(1, true, 0), "its coming round may have been missed");
+        awaited.settled(1, Settled::Materialized(Lsn(9)));
+        awaited.ask([2], false);
+        assert!(awaited.decided(2, true, 0), "so may that of one whose answer was lost and that was sent again");
+        awaited.settled(2, Settled::Pending);
+        awaited.came_round([(2, Lsn(12))]);
+        assert_eq!(awaited.announce(AT), [1, 2]);
     }
 
     #[test]
