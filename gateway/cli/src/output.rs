@@ -26,10 +26,21 @@ pub fn print(args: &Args, json: &serde_json::Value, text: impl FnOnce() -> Strin
 /// One line, or one JSON object with `--json`.
 pub fn print_error(args: &Args, error: &anyhow::Error) {
     if args.json {
-        println!("{}", serde_json::json!({ "error": format!("{error:#}") }));
+        println!("{}", serde_json::json!({ "error": chain(error) }));
     } else {
-        eprintln!("tidegate: {error:#}");
+        eprintln!("tidegate: {}", chain(error));
     }
+}
+
+/// An error with its causes, each once: most of ours say theirs already.
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// PostgreSQL's message without its DETAIL, which may quote row values (Q1).
@@ -69,6 +80,14 @@ pub fn table(header: &[String], rows: &[Vec<Option<String>>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_that_an_error_tells_itself_is_not_told_twice() {
+        let io = std::io::Error::other("no space left");
+        let own = tidegate_embedded::Error::Io { what: "write server.conf".into(), source: io };
+        let error = anyhow::Error::from(own).context("start the private PostgreSQL");
+        assert_eq!(chain(&error), "start the private PostgreSQL: write server.conf: no space left");
+    }
 
     #[test]
     fn a_table_pads_to_its_widest_cell_and_keeps_one_line_per_row() {

@@ -107,9 +107,8 @@ pub async fn gateway(serving: Serving, stop: watch::Receiver<bool>) -> anyhow::R
     if serving.wait {
         gateway.followed().await;
     }
-    let task = tokio::spawn(async move {
-        gateway.serve(listener, router, stopped(stop)).await.context("serve").map_err(anyhow::Error::from)
-    });
+    let task =
+        tokio::spawn(async move { gateway.serve(listener, router, stopped(stop)).await.context("serve") });
     Ok(Listening { url: format!("http://{address}"), part: Part { task } })
 }
 
