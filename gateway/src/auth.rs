@@ -19,7 +19,7 @@ use tidegate_protocol::ErrorCode;
 pub const SECRET_BYTES_MIN: usize = 32;
 
 /// Longest subject, in bytes: it is part of keys in our tables.
-pub const SUBJECT_BYTES_MAX: usize = 512;
+const SUBJECT_BYTES_MAX: usize = 512;
 
 /// Longest token that is looked at, in bytes. Far above any real one; bounds the work for a forged one.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;

@@ -1,4 +1,4 @@
--- Purpose: whether the login role and the role $1 have what tidegate.grant_push gives. Caller: push/run.rs, once per start.
+-- Purpose: whether the login role and the role $1 have what tidegate.grant_push gives. Caller: push/start.rs, once per start.
 select has_schema_privilege(session_user, 'tidegate', 'usage') and has_schema_privilege($1, 'tidegate', 'usage')
     and not exists (
         select from pg_proc p

@@ -1,5 +1,5 @@
 //! What pushes may write, from one registry generation: tables by their client-visible id, with quoted names and casts ready.
-//! Pure; `run.rs` loads it and asks again when the registry has changed.
+//! Pure; `start.rs` loads it, and `run.rs` asks for it again when the registry has changed.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -85,13 +85,13 @@ pub(super) fn judge(observed: &Observed, config: &ReadinessConfig, now: SystemTi
         check(
             "publication",
             problems(&observed.publication),
-            "Restore the publication as `tidegate check` shows it. Rows written meanwhile are missing: reset the stream.",
+            "Give publication `tidegate` exactly the registered tables, all four operations, no row filter, no column list. Rows written meanwhile are missing: reset the stream.",
         ),
         check("slot", with(slot), "A slot that is lost cannot be repaired: `tidegate reset`."),
         check(
             "poison",
             with(poison),
-            "`tidegate poison` explains it; repair the cause and retry, or reset the stream.",
+            "`tidegate poison list` and `show` explain it; repair the cause and retry, or reset the stream.",
         ),
         check(
             "ordering",
