@@ -72,7 +72,7 @@ fn text(value: &Value<'_>) -> Option<String> {
     }
 }
 
-/// Rows that one side lacks or has otherwise; only counts and keys, the values stay out of the report.
+/// How many rows one side lacks or has otherwise. A count alone: values stay out of the report.
 pub fn differences(expected: &Content, held: &Content) -> u64 {
     let missing = expected.iter().filter(|(id, row)| held.get(*id) != Some(row)).count();
     let surplus = held.keys().filter(|id| !expected.contains_key(*id)).count();

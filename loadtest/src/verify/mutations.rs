@@ -101,7 +101,7 @@ impl Mutations {
         self.sv = sv;
     }
 
-    /// Accepted, or undecided, and not announced yet.
+    /// Accepted, and not announced as materialized yet.
     pub fn awaited(&self) -> Vec<u64> {
         let waits = |entry: &Entry| {
             !entry.materialized && matches!(entry.outcome, Some((MutationStatus::Accepted, _)))
