@@ -3,16 +3,20 @@
 //!
 //! Transactions of one batch see each other in order and are each evaluated at their own end; only physical writes are netted (R2).
 
+mod end_state;
+mod materialize;
+
 use crate::Failure;
-use crate::carry::{Carry, Unfinished};
-use crate::effects::{EffectOrdinals, NetEffect, order};
+use crate::carry::Carry;
 use crate::membership::evaluate;
 use crate::needs::{OldRow, RelationRowNeeds, RowNeeds, ScopeAnswers, ScopeNeeds};
 use crate::pair::{Piece, PieceEnd, WriteFence};
 use crate::project::RowDelta;
 use crate::transaction::Header;
-use crate::writes::{EdgeColumns, EffectOperation, Marker, ProjectionWrites, RowColumns, Writes};
+use crate::writes::Writes;
 use bytes::Bytes;
+use end_state::write_rows;
+use materialize::materialize;
 use std::collections::HashMap;
 use tidegate_model::{
     Relation, RelationId, RowDigest, RowKey, RowOperation, RowVersion, ScopeId, TableId, row_digest,
@@ -269,224 +273,4 @@ impl ProjectedBatch {
         carry.write(&mut writes);
         Ok((writes, carry))
     }
-}
-
-/// One transaction, or one piece of it: its effects and its records.
-fn materialize(
-    transaction: PendingTransaction,
-    rows: &mut [RowState],
-    carry: &mut Carry,
-    writes: &mut Writes,
-) -> Result<(), Failure> {
-    let commit_lsn = transaction.header.commit_lsn;
-    let mut sums = carry.unfinished.take().unwrap_or_default();
-    let changes = &transaction.changes;
-    let mut edges = Vec::with_capacity(changes.len());
-    for change in changes {
-        let scopes = match &change.after {
-            None => Vec::new(),
-            Some(image) => {
-                let ids: Result<Vec<ScopeId>, Failure> =
-                    image.scopes.iter().map(|slot| carry.scopes.id(*slot)).collect();
-                let mut ids = ids?;
-                ids.sort_unstable();
-                ids
-            }
-        };
-        edges.push(scopes);
-        change.revoked.iter().for_each(|slot| carry.pairs.add(*slot, -1));
-        change.granted.iter().for_each(|slot| carry.pairs.add(*slot, 1));
-    }
-    let mut effects = net_effects(changes, &edges, rows);
-    order(&mut effects);
-    let mut ordinals = EffectOrdinals::default();
-    for effect in &effects {
-        let ordinal = ordinals.next(effect);
-        let change = &changes[effect.change];
-        let totals = carry.scopes.apply(
-            effect.scope,
-            effect.before,
-            effect.after,
-            (commit_lsn, effect.event_ordinal, ordinal),
-        )?;
-        let row = change
-            .after
-            .as_ref()
-            .filter(|_| effect.operation == EffectOperation::Upsert)
-            .map(|image| image.row.clone());
-        let key = rows[change.row].wire_key.clone();
-        sums.effect_count += 1;
-        // Key, version and row: what a frame carries of it, give or take its framing.
-        sums.effect_bytes += (key.len() + 16 + row.as_ref().map_or(0, Bytes::len)) as i64;
-        let columns = &mut writes.effects;
-        columns.scope_id.push(effect.scope.0);
-        columns.commit_lsn.push(commit_lsn);
-        columns.event_ordinal.push(effect.event_ordinal as i64);
-        columns.effect_ordinal.push(ordinal);
-        columns.op.push(effect.operation as i16);
-        columns.table_id.push(effect.table.0);
-        columns.key.push(key);
-        columns.version.push(change.delta.version.0);
-        columns.row.push(row);
-        columns.schema_version.push(change.delta.layout.snapshot().generation.0);
-        columns.digest_after.push(totals.digest.to_bytes());
-        columns.count_after.push(totals.row_count);
-    }
-    drop(effects);
-    for (change, scopes) in changes.iter().zip(edges) {
-        rows[change.row].live = change.after.as_ref().map(|image| (image.digest, scopes));
-    }
-    write_fences(&transaction, writes);
-    match transaction.end {
-        None => carry.unfinished = Some(sums),
-        Some(end) => {
-            carry.pairs.settle(commit_lsn, &mut writes.grant_effects)?;
-            write_record(&transaction.header, end, sums, writes);
-        }
-    }
-    Ok(())
-}
-
-/// R6: from the row before and after the transaction, at most one effect per scope.
-fn net_effects<'r>(changes: &[Change], edges: &[Vec<ScopeId>], rows: &'r [RowState]) -> Vec<NetEffect<'r>> {
-    let mut effects = Vec::with_capacity(changes.len());
-    for (index, (change, after)) in changes.iter().zip(edges).enumerate() {
-        let row = &rows[change.row];
-        let Some(table) = row.table else { continue };
-        let (old_digest, before): (Option<RowDigest>, &[ScopeId]) = match &row.live {
-            None => (None, &[]),
-            Some((digest, scopes)) => (Some(*digest), scopes),
-        };
-        let new_digest = change.after.as_ref().map(|image| image.digest);
-        let effect = |scope: ScopeId, operation, before, after| NetEffect {
-            event_ordinal: change.delta.last_ordinal,
-            scope,
-            table,
-            key: &row.key,
-            operation,
-            before,
-            after,
-            change: index,
-        };
-        for scope in after {
-            let stays = before.binary_search(scope).is_ok();
-            effects.push(effect(*scope, EffectOperation::Upsert, old_digest.filter(|_| stays), new_digest));
-        }
-        for scope in before.iter().filter(|scope| after.binary_search(scope).is_err()) {
-            effects.push(effect(*scope, EffectOperation::Delete, old_digest, None));
-        }
-    }
-    effects
-}
-
-fn write_fences(transaction: &PendingTransaction, writes: &mut Writes) {
-    for fence in &transaction.write_fences {
-        writes.fences.fence_id.push(fence.fence.0);
-        writes.fences.mutation_id.push(fence.mutation.0);
-        writes.fences.relation_id.push(fence.relation.0);
-        writes.fences.key.push(fence.key.clone());
-        writes.fences.version.push(fence.version.0);
-        writes.fences.materialized_commit_lsn.push(transaction.header.commit_lsn);
-    }
-}
-
-fn write_record(header: &Header, end: PieceEnd, sums: Unfinished, writes: &mut Writes) {
-    let columns = &mut writes.transactions;
-    columns.commit_lsn.push(header.commit_lsn);
-    columns.end_lsn.push(header.end_lsn);
-    columns.xid.push(i64::from(header.xid));
-    columns.committed_at_pg_micros.push(header.committed_at_pg_micros);
-    columns.event_count.push(header.event_count as i64);
-    columns.effect_count.push(sums.effect_count);
-    columns.effect_bytes.push(sums.effect_bytes);
-    columns.manifest.push(end.manifest);
-    for (generation, first_event_ordinal) in end.activations {
-        writes.activations.registry_generation.push(generation);
-        writes.activations.commit_lsn.push(header.commit_lsn);
-        writes.activations.first_event_ordinal.push(first_event_ordinal as i64);
-    }
-    let marker = |nonce| Marker { nonce, commit_lsn: header.commit_lsn, end_lsn: header.end_lsn };
-    writes.markers.extend(end.markers.into_iter().map(marker));
-}
-
-/// The physical end state of every row: what the projection had against what it has now.
-fn write_rows(rows: &[RowState], relations: &[RelationRows], carry: &Carry, writes: &mut Writes) {
-    let empty = |rows: &RelationRows| ProjectionWrites {
-        relation: rows.relation,
-        insert: RowColumns::default(),
-        update: RowColumns::default(),
-        delete: Vec::new(),
-    };
-    writes.projections = relations.iter().map(empty).collect();
-    for row in rows {
-        let Some(at) = relations.iter().position(|rows| rows.relation == row.relation) else { continue };
-        let projection = &mut writes.projections[at];
-        let (mut before, after): (Vec<ScopeId>, &[ScopeId]) = (
-            row.stored.as_ref().map(|old| old.scopes.clone()).unwrap_or_default(),
-            row.live.as_ref().map_or(&[], |(_, scopes)| scopes),
-        );
-        before.sort_unstable();
-        write_edges(
-            row,
-            after.iter().filter(|id| before.binary_search(id).is_err()),
-            &mut writes.edges_added,
-        );
-        write_edges(
-            row,
-            before.iter().filter(|id| after.binary_search(id).is_err()),
-            &mut writes.edges_removed,
-        );
-        match (&row.current, &row.live) {
-            (Some((version, image)), Some((digest, scopes))) => {
-                let columns =
-                    if row.stored.is_some() { &mut projection.update } else { &mut projection.insert };
-                columns.key_index.push(row.key_index.clone());
-                columns.version.push(version.0);
-                columns.row.push(image.clone());
-                columns.digest.push(digest.0);
-                columns.scope_ids.push(array_literal(scopes));
-                columns.grants.push(grants_literal(&row.grants, carry));
-            }
-            _ if row.stored.is_some() => projection.delete.push(row.key_index.clone()),
-            _ => {}
-        }
-    }
-    writes.projections.sort_unstable_by_key(|projection| projection.relation);
-}
-
-fn write_edges<'i>(row: &RowState, ids: impl Iterator<Item = &'i ScopeId>, columns: &mut EdgeColumns) {
-    for id in ids {
-        columns.scope_id.push(id.0);
-        columns.relation_id.push(row.relation.0);
-        columns.key_index.push(row.key_index.clone());
-    }
-}
-
-fn array_literal(ids: &[ScopeId]) -> String {
-    use std::fmt::Write;
-    let mut text = String::with_capacity(2 + ids.len() * 8);
-    text.push('{');
-    for (at, id) in ids.iter().enumerate() {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{}{}", if at > 0 { "," } else { "" }, id.0);
-    }
-    text.push('}');
-    text
-}
-
-/// Pairs in the order of subject and scope, so that equal sets have equal text.
-fn grants_literal(slots: &[usize], carry: &Carry) -> Option<String> {
-    if slots.is_empty() {
-        return None;
-    }
-    let pair = |slot: &usize| {
-        let pair = carry.pairs.pair(*slot);
-        [pair.subject.0.as_str(), pair.scope.0.as_str()]
-    };
-    let mut pairs: Vec<[&str; 2]> = slots.iter().map(pair).collect();
-    pairs.sort_unstable();
-    Some(
-        serde_json::Value::from_iter(pairs.into_iter().map(|pair| serde_json::Value::from(pair.to_vec())))
-            .to_string(),
-    )
 }
