@@ -114,7 +114,7 @@ pub async fn gateway(serving: Serving, stop: watch::Receiver<bool>) -> anyhow::R
 
 fn config(serving: &Serving) -> anyhow::Result<Config> {
     let options = target::connect_options(&serving.database_url)?;
-    let database = options.get_database().map_or_else(|| options.get_username().to_owned(), str::to_owned);
+    let database = target::database_name(&options);
     let auth = AuthConfig {
         keys: serving.jwt_secret.clone().map(|secret| TokenKeys::Secret(secret.into_bytes())),
         anonymous: !serving.token_required,

@@ -67,6 +67,11 @@ pub fn connect_options(url: &str) -> anyhow::Result<PgConnectOptions> {
     }
 }
 
+/// The database that these options lead to. Without a name in the URL it is, as everywhere in PostgreSQL, the user's.
+pub fn database_name(options: &PgConnectOptions) -> String {
+    options.get_database().unwrap_or(options.get_username()).to_owned()
+}
+
 /// A pool on the target.
 pub async fn pool(args: &Args, connections: u32) -> anyhow::Result<sqlx::PgPool> {
     pool_of(&database_url(args)?, connections).await

@@ -8,8 +8,7 @@ use tidegate_gateway::readiness::{self, ReadinessConfig};
 /// Prints every check; fails unless all are good.
 pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let url = target::database_url(args)?;
-    let options = target::connect_options(&url)?;
-    let database = options.get_database().map_or_else(|| options.get_username().to_owned(), str::to_owned);
+    let database = target::database_name(&target::connect_options(&url)?);
     let pool = target::pool_of(&url, 2).await?;
     let report = readiness::look(&pool, &ReadinessConfig::new(database)).await;
     output::print(args, &serde_json::to_value(&report)?, || {
