@@ -73,14 +73,17 @@ impl Awaited {
             self.waiting.remove(&number);
             return false;
         }
-        match self.waiting.get_mut(&number) {
-            Some(known) => {
-                *known = true;
-                // It ran before this session was registered, or while it missed batches: its coming round may have gone by.
-                number <= before || self.missed
-            }
-            None => false,
+        if self.announced.contains(number) || self.due.contains_key(&number) {
+            return false;
         }
+        if let Some(point) = self.seen.remove(&number) {
+            self.due.insert(number, point);
+            return false;
+        }
+        // The same number may be under way twice, and an earlier try may have ended without deciding it: then nobody waited.
+        let waited = self.waiting.insert(number, true).is_some();
+        // It ran before this session was registered, or while it missed batches: its coming round may have gone by.
+        !waited || number <= before || self.missed
     }
 
     /// A push ended without deciding these.
@@ -206,7 +209,10 @@ mod tests {
         assert!(awaited.decided(1, true, 0), "its coming round may have been missed");
         awaited.settled(1, Settled::Materialized(Lsn(9)));
         awaited.ask([2], false);
-        assert!(awaited.decided(2, true, 0), "so may that of one whose answer was lost and that was sent again");
+        assert!(
+            awaited.decided(2, true, 0),
+            "so may that of one whose answer was lost and that was sent again"
+        );
         awaited.settled(2, Settled::Pending);
         awaited.came_round([(2, Lsn(12))]);
         assert_eq!(awaited.announce(AT), [1, 2]);
@@ -225,5 +231,22 @@ mod tests {
         awaited.settled(6, Settled::Pending);
         assert_eq!(awaited.announce(Point::GenerationStart), [5]);
         assert_eq!(awaited.unseen(), [6]);
+    }
+
+    #[test]
+    fn v6_a_number_under_way_twice_is_waited_for_though_one_try_ended_undecided() {
+        let mut awaited = Awaited::default();
+        awaited.ask([8], false);
+        awaited.ask([8], false);
+        awaited.undecided([8]);
+        assert!(awaited.decided(8, true, 0));
+        awaited.came_round([(8, Lsn(5))]);
+        assert_eq!(awaited.announce(AT), [8]);
+        // And one that has come round before its outcome was told.
+        awaited.ask([9], false);
+        awaited.undecided([9]);
+        awaited.came_round([(9, Lsn(6))]);
+        assert!(!awaited.decided(9, true, 0));
+        assert_eq!(awaited.announce(AT), [9]);
     }
 }
