@@ -1,5 +1,6 @@
 //! F11, G5, H5, H6: the read-only checks see each way in which a database can drift, by name, and clear when it is repaired.
 
+use crate::application::ok;
 use sqlx::postgres::PgPool;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use tidegate_embedded::pg_test;
@@ -21,15 +22,6 @@ impl TestContext for Registered {
         .await;
         Registered(db)
     }
-}
-
-async fn ok(pool: &PgPool, sql: &str) {
-    let mut session = pool.connect_options().connect().await.expect("connect");
-    sqlx::raw_sql(AssertSqlSafe(sql))
-        .execute(&mut session)
-        .await
-        .unwrap_or_else(|error| panic!("{sql}: {error}"));
-    session.close().await.expect("close");
 }
 
 /// Everything that one of the checks says, as `relation: problem`.

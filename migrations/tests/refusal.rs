@@ -1,6 +1,7 @@
 //! K: what registration refuses, and in which words.
 
-use crate::register::{TABLES, ok, refused, snapshot};
+use crate::application::{ok, refused};
+use crate::register::{TABLES, snapshot};
 use tidegate_embedded::pg_test;
 use tidegate_migrations::testing::LoadedDatabase;
 

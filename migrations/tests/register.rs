@@ -1,33 +1,15 @@
 //! G, B at registration: what is written, what waits for what, what needs a bootstrap.
 
+use crate::application::{ok, refused, run, text};
 use crate::stream::{Event, Stream, failure};
 use serde_json::Value;
+use sqlx::Connection;
 use sqlx::postgres::{PgConnection, PgPool};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use tidegate_embedded::pg_test;
 use tidegate_embedded::testing::TestServer;
 use tidegate_migrations::definition::{ApplyError, Definitions, Status, apply, plan};
 use tidegate_migrations::testing::LoadedDatabase;
 use tidegate_model::Snapshot;
-
-async fn run(pool: &PgPool, sql: &str) -> Result<(), sqlx::Error> {
-    let mut session = pool.connect_options().connect().await?;
-    let result = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut session).await.map(drop);
-    session.close().await?;
-    result
-}
-
-pub async fn ok(pool: &PgPool, sql: &str) {
-    run(pool, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
-}
-
-/// Message and hint of a refusal.
-pub async fn refused(pool: &PgPool, code: &str, sql: &str) -> (String, String) {
-    let error = run(pool, sql).await.expect_err(sql);
-    let (message, hint) = failure(&error, code);
-    assert!(!hint.is_empty(), "{message}: no hint");
-    (message, hint)
-}
 
 pub async fn snapshot(pool: &PgPool) -> Snapshot {
     let value: Value =
@@ -36,13 +18,6 @@ pub async fn snapshot(pool: &PgPool) -> Snapshot {
             .await
             .expect("snapshot");
     Snapshot::from_json(&value.to_string()).expect("a snapshot that the model reads")
-}
-
-async fn text(pool: &PgPool, sql: &str) -> String {
-    sqlx::query_scalar(AssertSqlSafe(sql))
-        .fetch_one(pool)
-        .await
-        .unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
 pub const TABLES: &str = "

@@ -1,7 +1,7 @@
 //! L1–L4, L8: replays over populated databases, by other loaders, cut short, and under load.
 
-use sqlx::postgres::PgPool;
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
+use crate::application::{ok, text};
+use sqlx::{ConnectOptions, Connection};
 use std::time::Duration;
 use tidegate_embedded::pg_test;
 use tidegate_embedded::testing::{TestDatabase, TestServer};
@@ -9,22 +9,6 @@ use tidegate_migrations::testing::{LoadedDatabase, pool};
 use tidegate_migrations::{
     File, GENERATION, LoadError, LoadOptions, Reason, Schema, connect_and_load, force_replay, load_schema,
 };
-
-async fn ok(pool: &PgPool, sql: &str) {
-    let mut session = pool.connect_options().connect().await.expect("connect");
-    sqlx::raw_sql(AssertSqlSafe(sql))
-        .execute(&mut session)
-        .await
-        .unwrap_or_else(|error| panic!("{sql}: {error}"));
-    session.close().await.expect("close");
-}
-
-async fn text(pool: &PgPool, sql: &str) -> String {
-    sqlx::query_scalar(AssertSqlSafe(sql))
-        .fetch_one(pool)
-        .await
-        .unwrap_or_else(|error| panic!("{sql}: {error}"))
-}
 
 const POPULATED: &str = r#"
     create table public.item (id bigint primary key, list_id text, title text);
