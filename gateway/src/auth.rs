@@ -81,13 +81,13 @@ impl fmt::Debug for AuthConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AuthConfigError {
     /// Neither tokens nor anonymous sessions: nobody could connect.
-    #[error("no token keys are configured and anonymous sessions are off: nobody could connect")]
+    #[error("configure tokens: no keys are given and anonymous sessions are off, so nobody could connect")]
     NobodyCouldConnect,
     /// The HS256 secret is short enough to guess.
-    #[error("the token secret has fewer than {SECRET_BYTES_MIN} bytes")]
+    #[error("use the token secret: it has fewer than {SECRET_BYTES_MIN} bytes")]
     SecretTooShort,
     /// Not the text of a JWK or JWK set with public RS256, ES256 or EdDSA keys.
-    #[error("the token keys are not a JWK or JWK set of RS256, ES256 or EdDSA public keys")]
+    #[error("use the token keys: they are not a JWK or JWK set of RS256, ES256 or EdDSA public keys")]
     UnusableKeys,
 }
 

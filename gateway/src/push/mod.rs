@@ -101,18 +101,18 @@ impl fmt::Debug for PushConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum PushStartError {
     /// A limit is zero, or the limits contradict each other.
-    #[error("push limits: {0}")]
+    #[error("check the limits of pushes: {0}")]
     Limits(&'static str),
     /// The database could not be asked.
     #[error("ask the database about the roles of pushes: {0}")]
     Database(String),
     /// A role is missing, or the login role is no member of it.
     #[error(
-        "the login role of pushes may not act as role {0}: create the role, and grant it to the login role"
+        "act as role {0} in pushes: the login role may not; create the role, and grant it to the login role"
     )]
     Role(String),
     /// The rights of `tidegate.grant_push` are missing, and the login role may not give them.
-    #[error("rights for pushes are missing; as the owner of schema tidegate run: {0}")]
+    #[error("check the rights of pushes: some are missing; as the owner of schema tidegate run: {0}")]
     Rights(String),
 }
 
