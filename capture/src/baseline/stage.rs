@@ -61,33 +61,16 @@ pub(super) async fn stage(
     // The snapshot lives on in our transaction.
     exported.session.end();
 
-    let state = candidate.state;
-    let mut transaction = sql.writer.begin().await.doing("begin staging")?;
-    // It idles as long as the snapshot's server process needs to find the next row.
-    sqlx::raw_sql("set local idle_in_transaction_session_timeout = 0")
-        .execute(&mut *transaction)
-        .await
-        .doing("begin staging")?;
-    sqlx::query("select tidegate.create_state($1)")
-        .bind(state.0)
-        .execute(&mut *transaction)
-        .await
-        .doing("create the candidate state")?;
-    // Write fences that catch-up will meet wait here for activation (V2); dropped with the state.
-    sqlx::raw_sql(AssertSqlSafe(format!(
-        "create table tidegate_projection.s{state}_fence (fence_id uuid primary key, commit_lsn pg_lsn not null)"
-    )))
-    .execute(&mut *transaction)
-    .await
-    .doing("create the candidate state")?;
+    create_state(&mut sql.writer, candidate).await?;
     let mut totals = Totals::default();
     for relation in &registry.relations {
-        create_projection(&mut transaction, state, relation.relation_id).await?;
+        create_projection(&mut sql.writer, candidate.state, relation.relation_id).await?;
         let copied =
-            copy_relation(worker, &mut reader, &mut transaction, candidate, &registry, relation, &mut totals)
+            copy_relation(worker, &mut reader, &mut sql.writer, candidate, &registry, relation, &mut totals)
                 .await?;
         count(&mut reader, relation, copied).await?;
     }
+    let mut transaction = sql.writer.begin().await.doing("complete the stage")?;
     write_scopes(&mut transaction, candidate, totals.scopes).await?;
     write_grants(&mut transaction, candidate, totals.grants).await?;
     cover_fences(&mut reader, &mut transaction, candidate).await?;
@@ -105,6 +88,24 @@ pub(super) async fn stage(
     transaction.commit().await.doing("commit the stage")?;
     let _ = reader.close().await;
     Ok(())
+}
+
+/// The candidate's tables. Nobody looks at them before activation, and a stage that was not completed is dropped whole.
+async fn create_state(writer: &mut PgConnection, candidate: &Candidate) -> Result<(), CaptureError> {
+    sqlx::query("select tidegate.create_state($1)")
+        .bind(candidate.state.0)
+        .execute(&mut *writer)
+        .await
+        .doing("create the candidate state")?;
+    // Write fences that catch-up will meet wait here for activation (V2); dropped with the state.
+    sqlx::raw_sql(AssertSqlSafe(format!(
+        "create table tidegate_projection.s{}_fence (fence_id uuid primary key, commit_lsn pg_lsn not null)",
+        candidate.state
+    )))
+    .execute(writer)
+    .await
+    .map(drop)
+    .doing("create the candidate state")
 }
 
 /// Adopts the exported snapshot; gives the newest registry generation in it.
@@ -332,6 +333,27 @@ async fn write_batch(
         *totals.grants.entry(pair).or_default() += 1;
     }
     let bytes = (copy.rows.len() + copy.edges.len()) as u64;
+    // A commit per batch: the candidate slot decodes what is staged here, and one transaction of all of it would be spilled to
+    // disk there. The commit that completes the stage is flushed, and with it everything before.
+    let mut transaction = writer.begin().await.doing("begin a staged batch")?;
+    match copy_batch(&mut transaction, candidate, relation, copy).await {
+        Ok(()) => transaction.commit().await.doing("commit a staged batch")?,
+        Err(error) => {
+            // Its locks would keep the stage from being dropped.
+            let _ = transaction.rollback().await;
+            return Err(error);
+        }
+    }
+    Ok(bytes)
+}
+
+async fn copy_batch(
+    writer: &mut PgConnection,
+    candidate: &Candidate,
+    relation: &Relation,
+    copy: &mut CopyBuffers,
+) -> Result<(), CaptureError> {
+    sqlx::raw_sql("set local synchronous_commit = off").execute(&mut *writer).await.doing("begin a staged batch")?;
     let state = candidate.state;
     let into = format!(
         "copy tidegate_projection.s{state}_p{} (key_index, version, row, digest, scope_ids, grants) from stdin (format binary)",
@@ -344,7 +366,7 @@ async fn write_batch(
         );
         copy_in(writer, &into, copy.edges.take()).await?;
     }
-    Ok(bytes)
+    Ok(())
 }
 
 /// Gives new scope names their ids, one query per batch.
