@@ -8,8 +8,8 @@ BIN := target/debug/tidegate
 
 .PHONY: demo test test-rust test-sdk test-e2e test-load build lint
 
-demo:
-	$(CARGO) run --workspace --bin tidegate -- dev
+demo: build
+	$(BIN) dev
 
 test: test-rust test-sdk test-e2e test-load
 
@@ -19,14 +19,16 @@ build:
 test-rust:
 	$(CARGO) $(RUST_TESTS) --workspace
 
-client-sdk-ts/node_modules: client-sdk-ts/package-lock.json
-	cd client-sdk-ts && $(NPM) ci --no-fund --no-audit && touch node_modules
+%/node_modules: %/package-lock.json
+	cd $* && $(NPM) ci --no-fund --no-audit && touch node_modules
 
-test-sdk: client-sdk-ts/node_modules
-	cd client-sdk-ts && $(NPM) run lint && $(NPM) run typecheck && $(NPM) test
+test-sdk: client-sdk-ts/node_modules gateway/cli/demo/node_modules
+	cd client-sdk-ts && $(NPM) run lint && $(NPM) run format:check && $(NPM) run typecheck && $(NPM) test
+	cd gateway/cli/demo && $(NPM) run lint && $(NPM) run format:check && $(NPM) run typecheck
+	gateway/cli/demo/check-dist
 
 # The SDK, the demo in a browser, and the Python client, against a real `tidegate dev`.
-test-e2e: build client-sdk-ts/node_modules
+test-e2e: build client-sdk-ts/node_modules gateway/cli/demo/node_modules
 	gateway/cli/tests/e2e/run $(BIN)
 
 # Every client against the tables, through kills; scaled down unless TIDEGATE_SCALE=full.
