@@ -376,7 +376,10 @@ async fn copy_batch(
     relation: &Relation,
     copy: &mut CopyBuffers,
 ) -> Result<(), CaptureError> {
-    sqlx::raw_sql("set local synchronous_commit = off").execute(&mut *writer).await.doing("begin a staged batch")?;
+    sqlx::raw_sql("set local synchronous_commit = off")
+        .execute(&mut *writer)
+        .await
+        .doing("begin a staged batch")?;
     let state = candidate.state;
     let into = format!(
         "copy tidegate_projection.s{state}_p{} (key_index, version, row, digest, scope_ids, grants) from stdin (format binary)",
