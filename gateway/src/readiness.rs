@@ -16,7 +16,7 @@ mod report;
 pub use judge::ReadinessLimits;
 pub use report::{Check, Report};
 
-use crate::readiness::observe::observe;
+use crate::readiness::observe::{Observed, Unknown, UnknownKind, observe};
 use sqlx::PgPool;
 use std::collections::HashMap;
 use std::fmt;
@@ -52,6 +52,12 @@ impl ReadinessConfig {
 /// Looks once, without a cache. `since` is then known only where the database knows it.
 pub async fn look(pool: &PgPool, config: &ReadinessConfig) -> Report {
     judge::judge(&observe(pool, config.timeout).await, config, SystemTime::now())
+}
+
+/// The report for a database that could not be reached, with the reason that whoever tried has. It must carry no secret (Q1).
+pub fn unreachable(reason: impl Into<String>, config: &ReadinessConfig) -> Report {
+    let unknown = Unknown { reason: reason.into(), kind: UnknownKind::Unreachable };
+    judge::judge(&Observed::nothing(&unknown), config, SystemTime::now())
 }
 
 /// Looks at most once per [`ReadinessConfig::cache`], however many ask, and remembers since when each check has failed.

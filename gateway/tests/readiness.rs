@@ -246,10 +246,34 @@ pg_test!(
         assert_eq!(failing(&report), ["worker", "registry", "slot", "ordering", "wal_lag", "commit_lag"]);
         assert_eq!(reason(&report, "slot"), "no stream was ever started");
         assert_eq!(reason(&report, "worker"), "no worker has a heartbeat");
+        assert_eq!(report.check("worker").and_then(|check| check.advice), Some("Start `tidegate capture`."));
+        assert_eq!(report.first.as_deref(), Some("nothing has started yet: run `tidegate capture`"));
+        // A role that may not even use the schema is told which right it lacks.
+        let name = format!("stranger_{}", f.db.database.name());
+        f.sql(&format!("create role {name} login password 'x'")).await;
+        let options = f.db.pool.connect_options().as_ref().clone().username(&name).password("x");
+        let stranger = sqlx::PgPool::connect_lazy_with(options);
+        let report = look(&stranger, &config(&f)).await;
+        assert_eq!(reason(&report, "database"), "the role lacks usage on schema tidegate");
+        assert!(report.first.as_deref().is_some_and(|first| first.contains("usage on schema tidegate")));
+        stranger.close().await;
+        f.sql(&format!("drop role {name}")).await;
         f.sql("select tidegate.uninstall()").await;
         let report = look(&f.db.pool, &config(&f)).await;
         assert_eq!(failing(&report).len(), 10, "{report:?}");
         assert!(reason(&report, "database").contains("schema tidegate is missing"));
+        assert!(report.first.as_deref().is_some_and(|first| first.ends_with("run `tidegate migrate`")));
+    }
+);
+
+pg_test!(
+    Private { "wal_level" = "replica" },
+    async fn h7_a_server_without_logical_wal_is_named_before_anything_else(server: TestServer) {
+        let f = Fixture::on(&server).await;
+        let report = look(&f.db.pool, &config(&f)).await;
+        assert_eq!(reason(&report, "slot"), "wal_level is replica, not logical");
+        assert!(report.first.as_deref().is_some_and(|first| first.contains("set wal_level = logical")));
+        f.close().await;
     }
 );
 

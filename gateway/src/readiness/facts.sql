@@ -3,6 +3,8 @@
 select
     current_database()::text as database,
     pg_is_in_recovery() as standby,
+    current_setting('wal_level') as wal_level,
+    exists (select from tidegate.relation t where t.state <> 'removed') as registered,
     extract(epoch from clock_timestamp())::float8 as now,
     g.id is not null as started,
     g.system_identifier = (select c.system_identifier::text from pg_control_system() c) as same_cluster,

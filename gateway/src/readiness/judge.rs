@@ -1,7 +1,7 @@
 //! From what was read to the checks of H. Pure: time comes in as a value.
 
 use super::ReadinessConfig;
-use super::observe::{Facts, Observed, Problem, Unknown};
+use super::observe::{Facts, Observed, Problem, Unknown, UnknownKind};
 use super::report::{Check, Measures, Report};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_model::{Lsn, Snapshot};
@@ -39,11 +39,19 @@ const PROBLEMS_SHOWN: usize = 5;
 struct Bad {
     reason: String,
     since: Option<f64>,
+    /// What to do, where it is something else than the check's usual advice.
+    advice: Option<&'static str>,
+}
+
+impl Bad {
+    fn advise(self, advice: &'static str) -> Bad {
+        Bad { advice: Some(advice), ..self }
+    }
 }
 
 impl From<String> for Bad {
     fn from(reason: String) -> Bad {
-        Bad { reason, since: None }
+        Bad { reason, since: None, advice: None }
     }
 }
 
@@ -55,11 +63,23 @@ impl From<&str> for Bad {
 
 impl From<&Unknown> for Bad {
     fn from(unknown: &Unknown) -> Bad {
-        unknown.reason.as_str().into()
+        Bad::from(unknown.reason.as_str()).advise(match unknown.kind {
+            UnknownKind::Unreachable => "Start PostgreSQL, or correct the address in DATABASE_URL.",
+            UnknownKind::Login => "Correct user, password or database in DATABASE_URL.",
+            UnknownKind::Schema => "Run `tidegate migrate`.",
+            UnknownKind::Right => GRANT,
+            UnknownKind::Other => "Look at the server's log.",
+        })
     }
 }
 
 type Verdict = Result<(), Bad>;
+
+const GRANT: &str = "Grant the role usage on schema tidegate and select on its tables, or use the role that ran `tidegate migrate`.";
+const RESET: &str = "It cannot be repaired: start the stream anew with `tidegate reset --reason …`.";
+const START: &str = "Register tables with `tidegate apply`, then start `tidegate capture`.";
+const ELSEWHERE: &str = "Connect to the database that the stream belongs to, or start the stream anew here with `tidegate reset --reason …`.";
+const LIMITS: &str = "Configure a finite limit that is not zero.";
 
 /// All checks.
 pub(super) fn judge(observed: &Observed, config: &ReadinessConfig, now: SystemTime) -> Report {
@@ -75,28 +95,28 @@ pub(super) fn judge(observed: &Observed, config: &ReadinessConfig, now: SystemTi
         check(
             "registry",
             with(registry).and_then(|()| problems(&observed.relations)),
-            "Put the table back as it was registered, or register it anew.",
+            "Put the table back as it was registered.",
         ),
         check(
             "triggers",
             problems(&observed.triggers),
-            "Run `tidegate migrate --force`. Writes that bypassed a trigger block the stream until a reset.",
+            "Run `tidegate migrate --force`. Writes that bypassed a trigger block the stream until `tidegate reset --reason …`.",
         ),
         check(
             "publication",
             problems(&observed.publication),
-            "Give publication `tidegate` exactly the registered tables, all four operations, no row filter, no column list. Rows written meanwhile are missing: reset the stream.",
+            "Give publication `tidegate` exactly the registered tables, all four operations, no row filter, no column list. Rows written meanwhile are missing: `tidegate reset --reason …`.",
         ),
-        check("slot", with(slot), "A slot that is lost cannot be repaired: `tidegate reset`."),
+        check("slot", with(slot), RESET),
         check(
             "poison",
             with(poison),
-            "`tidegate poison list` and `show` explain it; repair the cause and retry, or reset the stream.",
+            "`tidegate poison list` and `tidegate poison show` explain it; repair the cause and run `tidegate poison retry`, or `tidegate reset --reason …`.",
         ),
         check(
             "ordering",
             with(ordering),
-            "Was the database restored or failed over? `tidegate status` shows the positions.",
+            "The database was probably restored or failed over: start the stream anew with `tidegate reset --reason …`.",
         ),
         check(
             "wal_lag",
@@ -109,7 +129,47 @@ pub(super) fn judge(observed: &Observed, config: &ReadinessConfig, now: SystemTi
             "A transaction takes long to materialize: look at the worker's log and load.",
         ),
     ];
-    Report { at: now, checks, measures: facts.map(measures).unwrap_or_default() }
+    let measures = facts.map(measures).unwrap_or_default();
+    Report { at: now, checks, measures, first: first(facts, config) }
+}
+
+/// The one thing to do before any single check says anything of use.
+fn first(facts: Result<&Facts, &Unknown>, config: &ReadinessConfig) -> Option<String> {
+    let facts = match facts {
+        Ok(facts) => facts,
+        Err(Unknown { kind: UnknownKind::Schema, reason }) => {
+            return Some(format!("{reason}: run `tidegate migrate`"));
+        }
+        Err(Unknown { kind: UnknownKind::Right, reason }) => return Some(format!("{reason}. {GRANT}")),
+        Err(_) => return None,
+    };
+    let beating = measures(facts)
+        .heartbeat_age
+        .is_some_and(|age| config.limits.heartbeat_age_max.is_some_and(|max| age <= max));
+    let worker = beating && facts.beat_state.as_deref() != Some("stopped");
+    let next = match (facts.registered, worker) {
+        // It is at its first baseline, or says what it waits for.
+        (true, true) => return None,
+        _ if facts.started => return None,
+        (true, false) => "nothing has started yet: run `tidegate capture`",
+        (false, true) => "nothing is registered yet, the worker waits: run `tidegate apply`",
+        (false, false) => "nothing has started yet: run `tidegate apply`, then `tidegate capture`",
+    };
+    Some(match wal_level(facts) {
+        Ok(()) => next.to_owned(),
+        Err(_) => format!(
+            "{next}; before, set wal_level = logical (it is {}) and restart PostgreSQL: capture cannot start before",
+            facts.wal_level
+        ),
+    })
+}
+
+fn wal_level(facts: &Facts) -> Verdict {
+    if facts.wal_level == "logical" {
+        return Ok(());
+    }
+    Err(Bad::from(format!("wal_level is {}, not logical", facts.wal_level))
+        .advise("Set wal_level = logical and restart PostgreSQL: capture cannot work before."))
 }
 
 fn check(name: &'static str, verdict: Verdict, advice: &'static str) -> Check {
@@ -120,7 +180,7 @@ fn check(name: &'static str, verdict: Verdict, advice: &'static str) -> Check {
             ok: false,
             reason: Some(bad.reason),
             since: bad.since.and_then(|s| Some(UNIX_EPOCH + Duration::try_from_secs_f64(s).ok()?)),
-            advice: Some(advice),
+            advice: Some(bad.advice.unwrap_or(advice)),
         },
     }
 }
@@ -135,19 +195,19 @@ fn database(facts: &Facts, config: &ReadinessConfig) -> Verdict {
         Some(_) => {}
     }
     if facts.standby {
-        return Err("the server is a read-only standby".into());
+        return Err(Bad::from("the server is a read-only standby").advise("Connect to the primary."));
     }
     if facts.started && facts.same_cluster != Some(true) {
-        return Err("the stream belongs to another database cluster".into());
+        return Err(Bad::from("the stream belongs to another database cluster").advise(ELSEWHERE));
     }
     if facts.started && facts.same_database != Some(true) {
-        return Err("the stream belongs to another database of this cluster".into());
+        return Err(Bad::from("the stream belongs to another database of this cluster").advise(ELSEWHERE));
     }
     Ok(())
 }
 
 fn started(facts: &Facts) -> Verdict {
-    if facts.started { Ok(()) } else { Err("no stream was ever started".into()) }
+    if facts.started { Ok(()) } else { Err(Bad::from("no stream was ever started").advise(START)) }
 }
 
 /// H3.
@@ -155,15 +215,14 @@ fn worker(facts: &Facts, config: &ReadinessConfig) -> Verdict {
     let age_max = finite(config.limits.heartbeat_age_max, "heartbeat age")?;
     let retrying_max = finite(config.limits.retrying_max, "time of retrying")?;
     let (Some(beat_at), Some(state)) = (facts.beat_at, facts.beat_state.as_deref()) else {
-        return Err("no worker has a heartbeat".into());
+        return Err(Bad::from("no worker has a heartbeat").advise("Start `tidegate capture`."));
     };
-    let bad = |reason: String, since| Err(Bad { reason, since });
+    let bad = |reason: String, since| Err(Bad { since, ..Bad::from(reason) });
     let age = facts.now - beat_at;
     if age.is_nan() || age > age_max.as_secs_f64() {
-        return bad(
-            format!("the last heartbeat is {age:.0} s old, more than {} s", age_max.as_secs()),
-            Some(beat_at),
-        );
+        let reason = format!("the last heartbeat is {age:.0} s old, more than {} s", age_max.as_secs());
+        let bad = Bad { since: Some(beat_at), ..Bad::from(reason) };
+        return Err(bad.advise("Start `tidegate capture`; if it runs, look at its log."));
     }
     if facts.beat_epoch != facts.worker_epoch {
         return bad("the heartbeat is that of a worker that has lost the stream".to_owned(), Some(beat_at));
@@ -180,6 +239,11 @@ fn worker(facts: &Facts, config: &ReadinessConfig) -> Verdict {
                 format!("retrying for more than {} s{because}", retrying_max.as_secs()),
                 facts.beat_since,
             );
+        }
+        "stopped" => {
+            let reason = format!("the worker is stopped{because}");
+            let bad = Bad { since: facts.beat_since, ..Bad::from(reason) };
+            return Err(bad.advise("Start `tidegate capture`."));
         }
         other => return bad(format!("the worker is {other}{because}"), facts.beat_since),
     }
@@ -231,6 +295,7 @@ fn problems(found: &Result<Vec<Problem>, Unknown>) -> Verdict {
 
 /// H7.
 fn slot(facts: &Facts, _: &ReadinessConfig) -> Verdict {
+    wal_level(facts)?;
     started(facts)?;
     if !facts.slot_exists {
         return Err("the replication slot does not exist".into());
@@ -246,7 +311,10 @@ fn slot(facts: &Facts, _: &ReadinessConfig) -> Verdict {
     }
     match facts.slot_wal_status.as_deref() {
         Some("reserved" | "extended") => {}
-        Some("unreserved") => return Err("the slot's WAL goes at the next checkpoint".into()),
+        Some("unreserved") => {
+            return Err(Bad::from("the slot's WAL goes at the next checkpoint")
+                .advise("Let the worker catch up at once, and raise max_slot_wal_keep_size."));
+        }
         _ => return Err("the replication slot is invalidated: its WAL is gone".into()),
     }
     if facts.slot_confirmed.is_none() {
@@ -264,6 +332,7 @@ fn poison(facts: &Facts, _: &ReadinessConfig) -> Verdict {
     Err(Bad {
         reason: format!("the transaction at {at} blocks the stream: {class}{of}{retrying}"),
         since: facts.poison_since,
+        advice: None,
     })
 }
 
@@ -271,7 +340,8 @@ fn poison(facts: &Facts, _: &ReadinessConfig) -> Verdict {
 fn ordering(facts: &Facts, _: &ReadinessConfig) -> Verdict {
     started(facts)?;
     let known = |text: &Option<String>, what: &str| {
-        position(text)?.ok_or_else(|| Bad::from(format!("{what} is unknown")))
+        let unknown = || Bad::from(format!("{what} is unknown")).advise("See what the other checks say.");
+        position(text)?.ok_or_else(unknown)
     };
     let lower = known(&facts.consistent, "the generation's start")?;
     let processed = known(&facts.processed, "the processed boundary")?;
@@ -301,7 +371,8 @@ fn ordering(facts: &Facts, _: &ReadinessConfig) -> Verdict {
 /// H10.
 fn wal_lag(facts: &Facts, config: &ReadinessConfig) -> Verdict {
     let limit = config.limits.wal_lag_bytes_max.filter(|limit| (1..=i64::MAX as u64).contains(limit));
-    let limit = limit.ok_or("no finite limit of WAL lag is configured")?;
+    let limit = limit.ok_or_else(|| Bad::from("no finite limit of WAL lag is configured").advise(LIMITS))?;
+    started(facts)?;
     let lag = measures(facts).wal_lag_bytes.ok_or("the WAL lag is unknown")?;
     if lag > limit {
         return Err(format!("{lag} bytes of WAL are not processed, more than {limit}").into());
@@ -312,14 +383,16 @@ fn wal_lag(facts: &Facts, config: &ReadinessConfig) -> Verdict {
 /// H11.
 fn commit_lag(facts: &Facts, config: &ReadinessConfig) -> Verdict {
     let limit = finite(config.limits.commit_lag_max, "commit lag")?;
-    let lag = measures(facts).commit_lag.ok_or("the commit lag is unknown: there is no heartbeat")?;
+    let unknown =
+        || Bad::from("the commit lag is unknown: there is no heartbeat").advise("Start `tidegate capture`.");
+    let lag = measures(facts).commit_lag.ok_or_else(unknown)?;
     if lag > limit {
         let reason = format!(
             "a transaction is {:.0} s old and not durable, more than {} s",
             lag.as_secs_f64(),
             limit.as_secs()
         );
-        return Err(Bad { reason, since: facts.oldest_pending });
+        return Err(Bad { since: facts.oldest_pending, ..Bad::from(reason) });
     }
     Ok(())
 }
@@ -346,5 +419,5 @@ fn position(text: &Option<String>) -> Result<Option<Lsn>, Bad> {
 fn finite(limit: Option<Duration>, what: &str) -> Result<Duration, Bad> {
     limit
         .filter(|limit| !limit.is_zero() && *limit <= LIMIT_MAX)
-        .ok_or_else(|| format!("no finite limit of the {what} is configured").into())
+        .ok_or_else(|| Bad::from(format!("no finite limit of the {what} is configured")).advise(LIMITS))
 }

@@ -15,8 +15,30 @@ pub(super) struct Observed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unknown {
     pub(super) reason: String,
-    /// Whether the database could not be reached at all.
-    pub(super) unreachable: bool,
+    pub(super) kind: UnknownKind,
+}
+
+/// What would have to be done to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UnknownKind {
+    /// The database could not be reached at all.
+    Unreachable,
+    /// It was reached and refused the login.
+    Login,
+    /// Our schema is missing, or older than this program.
+    Schema,
+    /// The role lacks a right.
+    Right,
+    /// Anything else.
+    Other,
+}
+
+impl Observed {
+    /// As of a database that nothing could be asked of.
+    pub(super) fn nothing(unknown: &Unknown) -> Observed {
+        let same = || Err(unknown.clone());
+        Observed { relations: same(), triggers: same(), publication: same(), facts: Err(unknown.clone()) }
+    }
 }
 
 /// A difference between the catalogue and what was registered.
@@ -31,6 +53,8 @@ pub(super) struct Problem {
 pub(super) struct Facts {
     pub(super) database: String,
     pub(super) standby: bool,
+    pub(super) wal_level: String,
+    pub(super) registered: bool,
     pub(super) now: f64,
     pub(super) started: bool,
     pub(super) same_cluster: Option<bool>,
@@ -72,11 +96,10 @@ pub(super) struct Facts {
 pub(super) async fn observe(pool: &PgPool, timeout: Duration) -> Observed {
     let facts = within(timeout, sqlx::query_as(include_str!("facts.sql")).fetch_one(pool)).await;
     if let Err(unknown) = &facts
-        && unknown.unreachable
+        && matches!(unknown.kind, UnknownKind::Unreachable | UnknownKind::Login)
     {
         // Each further try would take its full time to say the same.
-        let same = || Err(unknown.clone());
-        return Observed { relations: same(), triggers: same(), publication: same(), facts };
+        return Observed::nothing(unknown);
     }
     let problems = |sql: &'static str| within(timeout, sqlx::query_as(sql).fetch_all(pool));
     Observed {
@@ -96,28 +119,41 @@ async fn within<T>(
         Ok(Err(error)) => error,
         Err(_) => sqlx::Error::PoolTimedOut,
     };
-    let (reason, unreachable) = match error {
+    use UnknownKind::{Login, Other, Right, Schema, Unreachable};
+    let (reason, kind) = match error {
         sqlx::Error::Database(error) => match error.code().as_deref() {
             Some("42P01" | "42703" | "42883" | "3F000") => {
-                ("the schema tidegate is missing, or older than this program".to_owned(), false)
+                ("the schema tidegate is missing, or older than this program".to_owned(), Schema)
             }
-            Some("42501") => ("the gateway's role may not read the schema tidegate".to_owned(), false),
+            Some("42501") => (missing_right(error.message()), Right),
             Some(code) if code.starts_with("28") || code == "3D000" => {
-                (format!("the database refuses the gateway's login (SQLSTATE {code})"), true)
+                (format!("the database refuses the login (SQLSTATE {code})"), Login)
             }
             Some(code) if code.starts_with("57P") || code.starts_with("08") || code.starts_with("53") => {
-                (format!("the database takes no connections now (SQLSTATE {code})"), true)
+                (format!("the database takes no connections now (SQLSTATE {code})"), Unreachable)
             }
             code => {
-                (format!("the database refused the question (SQLSTATE {})", code.unwrap_or("unknown")), false)
+                (format!("the database refused the question (SQLSTATE {})", code.unwrap_or("unknown")), Other)
             }
         },
         sqlx::Error::ColumnDecode { .. } | sqlx::Error::ColumnNotFound(_) | sqlx::Error::Decode(_) => {
-            ("the answer was not of the expected form".to_owned(), false)
+            ("the answer was not of the expected form".to_owned(), Other)
         }
-        sqlx::Error::Io(error) => (format!("the database is not reachable ({})", error.kind()), true),
-        sqlx::Error::PoolTimedOut => ("the database did not answer in time".to_owned(), true),
-        _ => ("the database is not reachable".to_owned(), true),
+        sqlx::Error::Io(error) => (format!("the database is not reachable ({})", error.kind()), Unreachable),
+        sqlx::Error::PoolTimedOut => ("the database did not answer in time".to_owned(), Unreachable),
+        _ => ("the database is not reachable".to_owned(), Unreachable),
     };
-    Err(Unknown { reason, unreachable })
+    Err(Unknown { reason, kind })
+}
+
+/// Which right is missing. Of the server's sentence only the object is taken, which is ours or the catalogue's.
+fn missing_right(message: &str) -> String {
+    let object = message.strip_prefix("permission denied for ");
+    let right = match object.and_then(|object| object.split_once(' ')) {
+        Some(("schema", name)) => format!("usage on schema {name}"),
+        Some(("table" | "view" | "relation", name)) => format!("select on {name}"),
+        Some(("function", name)) => format!("execute on function {name}"),
+        _ => "a right that reading the schema tidegate needs".to_owned(),
+    };
+    format!("the role lacks {right}")
 }

@@ -13,6 +13,8 @@ pub struct Report {
     pub checks: Vec<Check>,
     /// Figures for the metrics, where known.
     pub measures: Measures,
+    /// What comes before every check, where they all fail for one cause: nothing installed, no right, nothing started.
+    pub first: Option<String>,
 }
 
 /// One check.
@@ -74,9 +76,10 @@ impl Report {
 
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut report = serializer.serialize_struct("Report", 4)?;
+        let mut report = serializer.serialize_struct("Report", 5)?;
         report.serialize_field("ready", &self.ready())?;
         report.serialize_field("at", &rfc3339(self.at))?;
+        report.serialize_field("first", &self.first)?;
         report.serialize_field("checks", &self.checks)?;
         report.serialize_field("measures", &self.measures)?;
         report.end()
