@@ -33,6 +33,7 @@ pub struct TableDefinition {
     /// Columns that are not captured.
     pub exclude: Option<Vec<String>>,
     /// `enabled` or `read_only`, which is the default.
+    #[serde(default, deserialize_with = "write_of")]
     pub write: Option<String>,
     /// Lets clients write without row-level security.
     #[serde(default)]
@@ -40,6 +41,23 @@ pub struct TableDefinition {
     /// `[[table.scope]]`
     #[serde(default, rename = "scope")]
     pub scopes: Vec<ScopeDefinition>,
+}
+
+/// Names the values instead of the type that is wrong. Which strings are right, the SQL says.
+fn write_of<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<String>, D::Error> {
+    struct Write;
+    impl serde::de::Visitor<'_> for Write {
+        type Value = Option<String>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("write = \"enabled\" or write = \"read_only\"")
+        }
+
+        fn visit_str<E>(self, value: &str) -> Result<Self::Value, E> {
+            Ok(Some(value.to_owned()))
+        }
+    }
+    input.deserialize_str(Write)
 }
 
 /// One `[[table.scope]]`.

@@ -12,9 +12,13 @@ mod files;
 mod gate;
 mod load;
 mod lock;
+pub mod notice;
 #[cfg(feature = "testing")]
 pub mod testing;
 
 pub use files::{File, GENERATION, LOADER, Schema};
 pub use gate::{Decision, Mine, Reason, Stamp, decide};
-pub use load::{LoadError, LoadOptions, Loaded, connect_and_load, force_replay, load_schema, read_stamp};
+pub use load::{
+    Installed, LoadError, LoadOptions, Loaded, connect_and_load, force_replay, installed, load_schema,
+    read_stamp,
+};

@@ -257,6 +257,32 @@ pub async fn read_stamp(connection: &mut PgConnection) -> Result<Option<Stamp>, 
     Ok(row.map(|(generation, loader, content_hash)| Stamp { generation, loader, content_hash }))
 }
 
+/// What a database holds of our schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Installed {
+    /// Nothing.
+    Missing,
+    /// That of another version, or a load that was cut short: the next connect replays it, or refuses a newer one.
+    Other,
+    /// What this program carries.
+    Current,
+}
+
+/// Looks, and changes nothing.
+///
+/// # Errors
+/// [`LoadError::Database`].
+pub async fn installed(connection: &mut PgConnection) -> Result<Installed, LoadError> {
+    let Some(stamp) = read_stamp(connection).await? else { return Ok(Installed::Missing) };
+    let schema = Schema::full();
+    let mine =
+        Mine { generation: schema.generation, loader: schema.loader, content_hash: schema.content_hash() };
+    Ok(match decide(Some(&stamp), mine) {
+        Decision::Skip if stamp.generation == mine.generation => Installed::Current,
+        _ => Installed::Other,
+    })
+}
+
 /// L1: durable before the first file runs, so that a replay cut short is never vouched for.
 async fn clear_stamp(connection: &mut PgConnection) -> Result<(), LoadError> {
     sqlx::query("update tidegate.schema_stamp set content_hash = null")

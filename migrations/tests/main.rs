@@ -8,6 +8,7 @@ mod fence_order;
 mod fence_random;
 mod fence_surroundings;
 mod loader;
+mod notice;
 mod refusal;
 mod register;
 mod replay;
