@@ -144,6 +144,39 @@ pg_test!(
 
 pg_test!(
     NoSlots,
+    async fn v3_void_refuses_unordered_numbers_before_it_settles_any(f: Fixture) {
+        let mut client = f.client("ann", true);
+        assert_eq!(statuses(&client.push(&f.push(1, false, vec![insert(1, "ann", "a")])).await), ["accepted"]);
+        let void = |numbers: &[u64]| Void {
+            reference: 5,
+            numbers: numbers.iter().copied().map(MutationNumber).collect(),
+        };
+        for numbers in [&[2, 2][..], &[3, 2], &[2, 3, 3]] {
+            let reply = client.void(&void(numbers)).await;
+            assert_eq!(reply.error.map(|error| error.code), Some(ErrorCode::MalformedFrame), "{numbers:?}");
+            assert!(reply.results.is_empty());
+        }
+        assert_eq!(f.count("select last_number from tidegate.client").await, 1, "nothing was discarded");
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn v3_void_tells_a_forgotten_outcome_and_a_stored_one_together(f: Fixture) {
+        let mut client = f.client("ann", true);
+        for number in 1..=2 {
+            client.push(&f.push(number, false, vec![insert(number as i64, "ann", "a")])).await;
+        }
+        f.sql("delete from tidegate.client_mutation where number = 1").await;
+        let void = Void { reference: 5, numbers: (1..=3).map(MutationNumber).collect() };
+        let reply = client.void(&void).await;
+        assert_eq!(codes(&reply), ["outcome_expired", "", "discarded"]);
+        assert!(reply.results[1].version.is_some());
+    }
+);
+
+pg_test!(
+    NoSlots,
     async fn wr01_concurrent_duplicates_of_one_number_run_once(f: Fixture) {
         let push = Arc::new(f.push(1, false, vec![insert(1, "ann", "a")]));
         f.client("ann", true).hello(&[], MutationNumber(0)).await.expect("a new client");

@@ -556,6 +556,9 @@ begin
     if not found then
         failure := 'client_expired'; return;
     end if;
+    -- Whole from the start: an array whose first assigned element is a later one would begin there.
+    statuses := array_fill(null::text, array[cardinality(p_numbers)]); codes := statuses; messages := statuses;
+    versions := array_fill(null::uuid, array[cardinality(p_numbers)]);
     for i in 1..cardinality(p_numbers) loop
         select * into m from tidegate.client_mutation q
         where q.subject = p_subject and q.client_id = p_client and q.number = p_numbers[i];

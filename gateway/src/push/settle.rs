@@ -51,8 +51,12 @@ impl Runner {
         if numbers.len() > self.config.batch_mutations_max as usize {
             return PushError::new(ErrorCode::BatchTooLarge, "more numbers than the batch limit").into();
         }
-        if numbers.iter().any(|number| number.0 == 0) || !numbers.is_sorted() {
-            return PushError::new(ErrorCode::Gap, "numbers ascend and start at 1").into();
+        // Judged before anything is done: a number that was discarded stays discarded.
+        if !numbers.is_sorted_by(|earlier, later| earlier < later) {
+            return PushError::new(ErrorCode::MalformedFrame, "numbers ascend, each named once").into();
+        }
+        if numbers.first().is_some_and(|number| number.0 == 0) {
+            return PushError::new(ErrorCode::Gap, "numbers start at 1").into();
         }
         if numbers.is_empty() {
             return PushReply::default();
