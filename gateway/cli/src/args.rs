@@ -12,13 +12,13 @@ pub struct Args {
     #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true)]
     pub database_url: Option<String>,
     /// Folder of `tidegate dev`'s private database.
-    #[arg(long, global = true, env = "TIDEGATE_DATA", default_value = ".tidegate")]
+    #[arg(long, global = true, env = "TIDEGATE_DATA", default_value = DEFAULT_DATA)]
     pub data: PathBuf,
     /// Print results as JSON.
     #[arg(long, global = true)]
     pub json: bool,
     /// What to log, as in `info` or `tidegate_capture=debug,warn`.
-    #[arg(long, global = true, env = "TIDEGATE_LOG", default_value = "info")]
+    #[arg(long, global = true, env = "TIDEGATE_LOG", default_value = LOG)]
     pub log: String,
     /// Form of log lines.
     #[arg(long, global = true, env = "TIDEGATE_LOG_FORMAT", value_enum, default_value = "text")]
@@ -27,6 +27,11 @@ pub struct Args {
     #[command(subcommand)]
     pub command: Command,
 }
+
+/// The data folder that commands look in by themselves.
+pub const DEFAULT_DATA: &str = ".tidegate";
+/// What is logged by default. What our drivers say, our own code says again, and with less noise.
+const LOG: &str = "info,sqlx=error,pgwire_replication=off";
 
 /// Form of log lines.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -56,6 +61,8 @@ pub enum Command {
     Status,
     /// List, explain and retry transactions that block the stream.
     Poison(Poison),
+    /// Start the stream anew, when nothing else leads out. Every client rebuilds.
+    Reset(Reset),
     /// Mint a token for a user (HS256).
     Token(Token),
     /// Generate code from the registered tables.
@@ -74,6 +81,12 @@ pub struct Dev {
     /// Leave the demo's tables and page out.
     #[arg(long)]
     pub no_demo: bool,
+    /// Shared secret of HS256 tokens, at least 32 bytes. Without it one is made and kept in the data folder.
+    #[arg(long, env = "TIDEGATE_JWT_SECRET", hide_env_values = true)]
+    pub jwt_secret: Option<String>,
+    /// Database role that pushes run as. Without it: that of the demo, if there is one; else every push is refused.
+    #[arg(long, env = "TIDEGATE_WRITE_ROLE")]
+    pub write_role: Option<String>,
 }
 
 /// Arguments of `gateway`.
@@ -141,6 +154,17 @@ pub enum PoisonAction {
         /// Its id, as `list` prints it.
         id: i64,
     },
+}
+
+/// Arguments of `reset`.
+#[derive(Debug, clap::Args)]
+pub struct Reset {
+    /// Why; kept in the audit.
+    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub reason: String,
+    /// Do not ask.
+    #[arg(long, short)]
+    pub yes: bool,
 }
 
 /// Arguments of `token`.

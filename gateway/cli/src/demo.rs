@@ -46,10 +46,12 @@ pub async fn install(pool: &PgPool) -> anyhow::Result<()> {
 /// The page, its files, and tokens for its two users.
 ///
 /// Only `tidegate dev` serves these: whoever can reach it may act as either user.
-pub fn routes(secret: String) -> Router {
+pub fn routes(secret: String, program: String) -> Router {
     Router::new()
         .route("/", get(|| async { asset("index.html") }))
         .route("/{*path}", get(|Path(path): Path<String>| async move { asset(&path) }))
+        // What to type before a command, for the line that the page suggests.
+        .route("/demo/program", get(move || async move { ([(header::CACHE_CONTROL, "no-store")], program) }))
         .route("/demo/token", get(move |query| async move { token(&secret, query) }))
 }
 

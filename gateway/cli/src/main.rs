@@ -5,6 +5,7 @@
 
 mod args;
 mod commands;
+mod connect;
 mod demo;
 mod output;
 mod secret;

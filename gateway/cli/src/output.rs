@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 /// Logs go to standard error; results go to standard output.
 pub fn start_logging(args: &Args) {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_new(&args.log).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_new(&args.log).unwrap_or_else(|_| EnvFilter::new("info,sqlx=error"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match args.log_format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).with_target(false).init(),
@@ -36,7 +36,7 @@ pub fn print_error(args: &Args, error: &anyhow::Error) {
 fn chain(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.ends_with(&cause) {
+        if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }
     }

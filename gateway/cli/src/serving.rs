@@ -17,8 +17,8 @@ use tokio::task::JoinHandle;
 pub struct Serving {
     /// The database; carries a password.
     pub database_url: String,
-    /// Where to listen.
-    pub listen: SocketAddr,
+    /// Where to listen; bound, so that nothing else is started for nothing.
+    pub listener: TcpListener,
     /// HS256 secret; none: only anonymous sessions.
     pub jwt_secret: Option<String>,
     /// Whether sessions without a token are refused.
@@ -83,6 +83,24 @@ pub async fn capture(pool: &PgPool, url: &str, stop: watch::Receiver<bool>) -> a
     }
 }
 
+/// Takes the port.
+///
+/// # Errors
+/// When it cannot be had; says what to pass instead.
+pub async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            let any = SocketAddr::new(address.ip(), 0);
+            anyhow!(
+                "port {} of {} is in use: pass --listen {any} for a free one",
+                address.port(),
+                address.ip()
+            )
+        }
+        _ => anyhow!("listen on {address}: {error}"),
+    })
+}
+
 /// A listening gateway.
 pub struct Listening {
     /// Its base URL.
@@ -96,10 +114,8 @@ pub struct Listening {
 /// # Errors
 /// When it cannot listen, or is configured wrongly.
 pub async fn gateway(serving: Serving, stop: watch::Receiver<bool>) -> anyhow::Result<Listening> {
-    let listener =
-        TcpListener::bind(serving.listen).await.with_context(|| format!("listen on {}", serving.listen))?;
-    let address = listener.local_addr().context("listen")?;
-    let gateway = Gateway::start(config(&serving)?).await.context("start the gateway")?;
+    let address = serving.listener.local_addr().context("listen")?;
+    let gateway = Gateway::start(config(&serving, address)?).await.context("start the gateway")?;
     let router = match serving.pages {
         Some(pages) => gateway.router().merge(pages),
         None => gateway.router(),
@@ -108,11 +124,13 @@ pub async fn gateway(serving: Serving, stop: watch::Receiver<bool>) -> anyhow::R
         gateway.followed().await;
     }
     let task =
-        tokio::spawn(async move { gateway.serve(listener, router, stopped(stop)).await.context("serve") });
+        tokio::spawn(
+            async move { gateway.serve(serving.listener, router, stopped(stop)).await.context("serve") },
+        );
     Ok(Listening { url: format!("http://{address}"), part: Part { task } })
 }
 
-fn config(serving: &Serving) -> anyhow::Result<Config> {
+fn config(serving: &Serving, address: SocketAddr) -> anyhow::Result<Config> {
     let options = target::connect_options(&serving.database_url)?;
     let database = target::database_name(&options);
     let auth = AuthConfig {
@@ -121,7 +139,7 @@ fn config(serving: &Serving) -> anyhow::Result<Config> {
         ..AuthConfig::default()
     };
     let mut config = Config::new(&serving.database_url, database, auth);
-    config.listen = serving.listen;
+    config.listen = address;
     config.push = serving.write_role.as_ref().map(|role| PushConfig::new(options, role));
     Ok(config)
 }

@@ -1,10 +1,11 @@
 //! `tidegate apply`: brings the registrations of a file to the database, all of them or none.
 
 use crate::args::{Apply, Args};
-use crate::{output, target};
+use crate::{connect, output, target};
 use anyhow::Context;
 use std::process::ExitCode;
 use tidegate_migrations::definition::{self, ApplyError, Definitions, Plan, Status};
+use tidegate_migrations::notice::{self, Notices};
 
 /// Plans with `--plan`, else applies; prints what became of each entry.
 pub async fn run(args: &Args, apply: &Apply) -> anyhow::Result<ExitCode> {
@@ -13,7 +14,14 @@ pub async fn run(args: &Args, apply: &Apply) -> anyhow::Result<ExitCode> {
     let definitions: Definitions =
         toml::from_str(&text).with_context(|| format!("read {}", apply.file.display()))?;
     let pool = target::pool(args, 2).await?;
-    tidegate_migrations::connect_and_load(&pool).await?;
+    if apply.plan {
+        // A plan changes nothing, the schema included.
+        let mut connection = pool.acquire().await.context("connect to plan")?;
+        connect::require_current_schema(&mut connection).await?;
+    } else {
+        tidegate_migrations::connect_and_load(&pool).await?;
+    }
+    connect::warn_of_replication(&pool).await?;
     let done = if apply.plan {
         definition::plan(&pool, &definitions).await
     } else {
@@ -21,20 +29,28 @@ pub async fn run(args: &Args, apply: &Apply) -> anyhow::Result<ExitCode> {
     };
     match done {
         Ok(plan) => {
-            print(args, apply, &plan);
+            // What is refused is said alone: the rest is for a file that can be applied.
+            let notices = match plan.refused().next() {
+                None => notice::notices(&pool, &definitions).await?,
+                Some(_) => Notices::default(),
+            };
+            print(args, apply, &plan, &notices);
             Ok(if plan.refused().next().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
         }
         Err(ApplyError::Refused(plan)) => {
-            print(args, apply, &plan);
+            print(args, apply, &plan, &Notices::default());
             Ok(ExitCode::FAILURE)
         }
         Err(error) => Err(error.into()),
     }
 }
 
-fn print(args: &Args, apply: &Apply, plan: &Plan) {
+fn print(args: &Args, apply: &Apply, plan: &Plan, notices: &Notices) {
     let applied = !apply.plan && plan.refused().next().is_none();
-    output::print(args, &serde_json::json!({ "applied": applied, "entries": plan.entries }), || {
+    let json = serde_json::json!({
+        "applied": applied, "entries": plan.entries, "warnings": notices.warnings, "kept": notices.kept,
+    });
+    output::print(args, &json, || {
         let mut text = String::new();
         for entry in &plan.entries {
             let (sign, word) = match entry.status {
@@ -49,6 +65,12 @@ fn print(args: &Args, apply: &Apply, plan: &Plan) {
                     text += &format!("    {label}{detail}\n");
                 }
             }
+        }
+        for kept in &notices.kept {
+            text += &format!("  {} {} (stays registered: not in this file)\n", kept.kind, kept.name);
+        }
+        for warning in &notices.warnings {
+            text += &format!("warning: {warning}\n");
         }
         text += match (applied, apply.plan) {
             (true, _) if plan.is_unchanged() => "nothing to do",

@@ -1,7 +1,7 @@
 //! `tidegate capture`: runs the worker until it is told to stop.
 
 use crate::args::Args;
-use crate::{output, shutdown, target};
+use crate::{connect, output, shutdown, target};
 use anyhow::Context;
 use sqlx::PgPool;
 use std::process::ExitCode;
@@ -14,8 +14,9 @@ const READY_POLL: Duration = Duration::from_millis(50);
 /// Loads the schema, runs the worker, and prints a line when it streams.
 pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let url = target::database_url(args)?;
-    let pool = target::pool_of(&url, 2).await?;
+    let pool = connect::pool(&url, 2).await?;
     tidegate_migrations::connect_and_load(&pool).await?;
+    connect::warn_of_replication(&pool).await?;
     let started = now(&pool).await?;
     let ready = async {
         wait_until_streaming(&pool, &started).await?;

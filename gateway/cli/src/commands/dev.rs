@@ -1,9 +1,10 @@
 //! `tidegate dev`: everything in one process, from nothing: a private PostgreSQL, the schema, the demo, capture and gateway.
 
-use crate::args::{Args, Dev};
-use crate::{demo, output, secret, serving, shutdown, target};
-use anyhow::Context;
+use crate::args::{Args, DEFAULT_DATA, Dev};
+use crate::{connect, demo, output, secret, serving, shutdown, target};
+use anyhow::{Context, bail};
 use sqlx::Executor;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,8 +18,19 @@ const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Starts it all, says where it is, and stops it all at a signal.
 pub async fn run(args: &Args, dev: &Dev) -> anyhow::Result<ExitCode> {
     let data = data_folder(&args.data)?;
-    let (cluster, url) = match &args.database_url {
-        Some(url) => (None, url.clone()),
+    // Held to the end: one per folder.
+    let _lock = lock(&data)?;
+    // Left over from one that was killed: until we are ready there is nothing to find.
+    std::fs::remove_file(target::DevState::path(&data)).ok();
+    let listener = serving::listen(dev.listen).await?;
+    let secret = match &dev.jwt_secret {
+        Some(secret) => secret.clone(),
+        None => secret::of_dev(&data)?,
+    };
+    // A secret that will not do is told before anything is started.
+    let token = token(&secret)?;
+    let (cluster, url) = match target::given_url(args) {
+        Some(url) => (None, url.to_owned()),
         None => {
             let cluster = start_cluster(&data, dev.pg_bin.clone()).await?;
             let url = cluster.connection_url(DATABASE);
@@ -28,33 +40,34 @@ pub async fn run(args: &Args, dev: &Dev) -> anyhow::Result<ExitCode> {
     };
     // The demo's tables go only into a database of our own, never into one that somebody pointed us at.
     let with_demo = cluster.is_some() && !dev.no_demo;
-    let secret = match std::env::var("TIDEGATE_JWT_SECRET") {
-        Ok(secret) => secret,
-        Err(_) => secret::of_dev(&data)?,
-    };
-    let pool = target::pool_of(&url, 4).await?;
+    let pool = connect::pool(&url, 4).await?;
     tidegate_migrations::connect_and_load(&pool).await?;
+    connect::warn_of_replication(&pool).await?;
+    if let Some(role) = &dev.write_role {
+        connect::warn_of_write_role(&pool, role).await?;
+    }
     if with_demo {
         demo::install(&pool).await?;
     }
 
+    let program = program(&args.data, &data);
     let registered = serving::anything_registered(&pool).await?;
     let config = serving::Serving {
         database_url: url.clone(),
-        listen: dev.listen,
+        listener,
         jwt_secret: Some(secret.clone()),
         token_required: false,
-        write_role: std::env::var("TIDEGATE_WRITE_ROLE")
-            .ok()
-            .or_else(|| with_demo.then(|| demo::WRITE_ROLE.to_owned())),
-        pages: with_demo.then(|| demo::routes(secret.clone())),
+        write_role: dev.write_role.clone().or_else(|| with_demo.then(|| demo::WRITE_ROLE.to_owned())),
+        pages: with_demo.then(|| demo::routes(secret.clone(), program.clone())),
         wait: registered,
     };
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let mut worker = serving::capture(&pool, &url, stopped.clone()).await?;
     let mut gateway = serving::gateway(config, stopped).await?;
     target::DevState { database_url: url, url: gateway.url.clone(), pid: std::process::id() }.write(&data)?;
-    announce(args, &gateway.url, &secret, with_demo, registered)?;
+    let summary =
+        Summary { url: &gateway.url, program: &program, own: cluster.is_some(), with_demo, registered };
+    announce(args, &summary, &token);
 
     let ended = tokio::select! {
         () = shutdown::signal() => Ok(()),
@@ -74,6 +87,40 @@ pub async fn run(args: &Args, dev: &Dev) -> anyhow::Result<ExitCode> {
 fn data_folder(data: &Path) -> anyhow::Result<PathBuf> {
     std::fs::create_dir_all(data).with_context(|| format!("create {}", data.display()))?;
     data.canonicalize().with_context(|| format!("resolve {}", data.display()))
+}
+
+/// A second one in the same folder would fight for the database.
+fn lock(data: &Path) -> anyhow::Result<File> {
+    let path = data.join("dev.lock");
+    let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => match target::DevState::read(data) {
+            Some(state) => bail!("`tidegate dev` is already running, at {}", state.url),
+            None => bail!("`tidegate dev` is already starting in {}", data.display()),
+        },
+        Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("lock {}", path.display())),
+    }
+}
+
+/// What to type before a command so that it finds this database: the program as it was typed, and the folder unless it is the
+/// one that commands look in by themselves.
+fn program(given: &Path, data: &Path) -> String {
+    let program = std::env::args().next().unwrap_or_else(|| "tidegate".to_owned());
+    let program = quoted(&program);
+    if given == Path::new(DEFAULT_DATA) {
+        return program;
+    }
+    format!("{program} --data {}", quoted(&data.to_string_lossy()))
+}
+
+/// For a shell.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "_-./+:@%,=".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 async fn start_cluster(data: &Path, pg_bin: Option<PathBuf>) -> anyhow::Result<Cluster> {
@@ -110,7 +157,7 @@ fn open_cluster(dir: &Path, pg_bin: Option<&Path>) -> Result<Cluster, tidegate_e
 }
 
 async fn create_database(cluster: &Cluster) -> anyhow::Result<()> {
-    let pool = target::pool_of(&cluster.connection_url("postgres"), 1).await?;
+    let pool = connect::pool(&cluster.connection_url("postgres"), 1).await?;
     let exists = "select exists (select from pg_database where datname = $1)";
     if !sqlx::query_scalar::<_, bool>(exists)
         .bind(DATABASE)
@@ -126,38 +173,63 @@ async fn create_database(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells where everything is. The URL of the database carries a password and is not printed: `tidegate sql` finds it.
-fn announce(args: &Args, url: &str, secret: &str, with_demo: bool, registered: bool) -> anyhow::Result<()> {
-    let user = demo::USERS[0];
-    let token = tidegate_gateway::auth::mint_token(
+/// A token for the demo's first user.
+fn token(secret: &str) -> anyhow::Result<String> {
+    Ok(tidegate_gateway::auth::mint_token(
         secret.as_bytes(),
-        user,
+        demo::USERS[0],
         TOKEN_LIFETIME,
         &serde_json::Map::new(),
         std::time::SystemTime::now(),
-    )?;
-    let program = std::env::args().next().unwrap_or_else(|| "tidegate".to_owned());
-    output::print(
-        args,
-        &serde_json::json!({ "ready": true, "url": url, "token": token, "user": user }),
-        || {
-            let mut text = format!("\n  Tidegate is running at {url}\n");
-            if with_demo {
-                for user in demo::USERS {
-                    text += &format!("\n  the board as {user:<4} {url}/?user={user}");
-                }
-                text += &format!(
-                    "\n\n  change it from outside:\n    {program} sql \"{}\"\n",
-                    demo::OUTSIDE_CHANGE
-                );
+    )?)
+}
+
+/// What there is to tell.
+struct Summary<'a> {
+    url: &'a str,
+    program: &'a str,
+    /// Whether the database is the private one.
+    own: bool,
+    with_demo: bool,
+    registered: bool,
+}
+
+/// Tells where everything is. The URL of the database carries a password and is not printed: `tidegate sql` finds it.
+fn announce(args: &Args, summary: &Summary<'_>, token: &str) {
+    let Summary { url, program, .. } = summary;
+    let user = demo::USERS[0];
+    let json = serde_json::json!({ "ready": true, "url": url, "token": token, "user": user });
+    output::print(args, &json, || {
+        let mut text = format!("\n  Tidegate is running at {url}\n");
+        if !summary.own {
+            text += "\n  on the database of DATABASE_URL (or --database-url), so without a private one and without the demo\n";
+        }
+        if summary.with_demo {
+            for user in demo::USERS {
+                text += &format!("\n  the board as {user:<4} {url}/?user={user}");
             }
-            if !registered {
-                text += &format!(
-                    "\n  no table is registered yet; the stream begins with the first:\n    {program} apply tidegate.toml\n"
-                );
-            }
-            text + &format!("\n  a token for {user}, valid for a day:\n    {token}\n\n  stop with Ctrl-C")
-        },
-    );
-    Ok(())
+            text +=
+                &format!("\n\n  change it from outside:\n    {program} sql \"{}\"\n", demo::OUTSIDE_CHANGE);
+        }
+        if !summary.registered {
+            text += &format!(
+                "\n  no table is registered yet; the stream begins with the first:\n    {program} apply tidegate.toml\n"
+            );
+        }
+        text + &format!("\n  a token for {user}, valid for a day:\n    {token}\n\n  stop with Ctrl-C")
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outside_line_works_when_pasted() {
+        let data = Path::new("/work/my data/.tidegate");
+        assert!(!program(Path::new(DEFAULT_DATA), data).contains("--data"));
+        assert!(program(Path::new("elsewhere"), data).ends_with(" --data '/work/my data/.tidegate'"));
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quoted("target/debug/tidegate"), "target/debug/tidegate");
+    }
 }

@@ -1,17 +1,30 @@
 //! `tidegate gateway`: runs a gateway until it is told to stop.
 
 use crate::args::{Args, Gateway};
-use crate::{output, serving, shutdown, target};
+use crate::{connect, output, serving, shutdown, target};
 use anyhow::Context;
+use sqlx::Connection;
 use std::process::ExitCode;
+use std::time::Duration;
 use tokio::sync::watch;
 
-/// Loads the schema, serves, and drains at a signal.
+/// Time between two tries to reach a database that is not there yet.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Waits for the database, loads the schema, serves, and drains at a signal.
 pub async fn run(args: &Args, gateway: &Gateway) -> anyhow::Result<ExitCode> {
     let url = target::database_url(args)?;
-    let pool = target::pool_of(&url, 1).await?;
+    tokio::select! {
+        () = shutdown::signal() => return Ok(ExitCode::SUCCESS),
+        reached = reached(&url) => reached?,
+    }
+    let pool = connect::pool(&url, 1).await?;
     tidegate_migrations::connect_and_load(&pool).await?;
+    if let Some(role) = &gateway.write_role {
+        connect::warn_of_write_role(&pool, role).await?;
+    }
     pool.close().await;
+    let listener = serving::listen(gateway.listen).await?;
     if gateway.jwt_secret.is_none() {
         tracing::warn!("no token secret: only anonymous sessions are served");
     }
@@ -22,7 +35,7 @@ pub async fn run(args: &Args, gateway: &Gateway) -> anyhow::Result<ExitCode> {
     let mut listening = serving::gateway(
         serving::Serving {
             database_url: url,
-            listen: gateway.listen,
+            listener,
             jwt_secret: gateway.jwt_secret.clone(),
             token_required: gateway.token_required,
             write_role: gateway.write_role.clone(),
@@ -42,4 +55,26 @@ pub async fn run(args: &Args, gateway: &Gateway) -> anyhow::Result<ExitCode> {
     stop.send_replace(true);
     listening.part.finish().await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until the database takes connections. What does not pass by itself, such as a refused login, is an error.
+async fn reached(url: &str) -> anyhow::Result<()> {
+    let options = target::connect_options(url)?;
+    let mut said = String::new();
+    loop {
+        let error = match connect::once(&options).await {
+            Ok(connection) => {
+                connection.close().await.ok();
+                return Ok(());
+            }
+            Err(error) if !error.passes => return Err(error.into()),
+            Err(error) => error,
+        };
+        // Once, and again when the reason changes.
+        if said != error.reason {
+            tracing::warn!("{error} (trying again every {} s)", RETRY.as_secs());
+            said = error.reason;
+        }
+        tokio::time::sleep(RETRY).await;
+    }
 }

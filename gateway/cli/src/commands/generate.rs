@@ -1,7 +1,7 @@
 //! `tidegate gen types`: TypeScript for the registered tables.
 
 use crate::args::{Args, GenTarget};
-use crate::{output, target, typescript};
+use crate::{connect, output, target, typescript};
 use anyhow::Context;
 use std::process::ExitCode;
 use tidegate_model::Snapshot;
@@ -9,14 +9,13 @@ use tidegate_model::Snapshot;
 /// Writes the file, or prints it.
 pub async fn run(args: &Args, wanted: &GenTarget) -> anyhow::Result<ExitCode> {
     let GenTarget::Types { out } = wanted;
-    let pool = target::pool(args, 1).await?;
+    let mut connection = target::connect(args).await?;
+    connect::require_schema(&mut connection).await?;
     let newest = "select snapshot::text from tidegate.registry_generation order by id desc limit 1";
-    let json: String = sqlx::query_scalar(newest).fetch_one(&pool).await.map_err(|error| {
-        anyhow::anyhow!(
-            "read the registrations (has `tidegate migrate` run?): {}",
-            output::database_error(&error)
-        )
-    })?;
+    let json: String = sqlx::query_scalar(newest)
+        .fetch_one(&mut connection)
+        .await
+        .map_err(|error| anyhow::anyhow!("read the registrations: {}", output::database_error(&error)))?;
     let snapshot = Snapshot::from_json(&json)?;
     let text = typescript::generate(&snapshot)?;
     match out {

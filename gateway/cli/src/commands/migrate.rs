@@ -1,7 +1,7 @@
 //! `tidegate migrate`: installs or upgrades the schema.
 
 use crate::args::{Args, Migrate};
-use crate::{output, target};
+use crate::{connect, output, target};
 use std::process::ExitCode;
 
 /// Every process does this when it connects; the command exists for those who want it done, or forced, by itself.
@@ -11,6 +11,7 @@ pub async fn run(args: &Args, migrate: &Migrate) -> anyhow::Result<ExitCode> {
         tidegate_migrations::force_replay(&pool).await?;
     }
     let loaded = tidegate_migrations::connect_and_load(&pool).await?;
+    connect::warn_of_replication(&pool).await?;
     let schema = tidegate_migrations::Schema::full();
     output::print(
         args,

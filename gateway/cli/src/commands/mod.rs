@@ -7,6 +7,7 @@ mod gateway;
 mod generate;
 mod migrate;
 mod poison;
+mod reset;
 mod sql;
 mod status;
 mod token;
@@ -24,8 +25,15 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Status => status::run(args).await,
         Command::Capture => capture::run(args).await,
         Command::Poison(poison) => poison::run(args, poison).await,
+        Command::Reset(reset) => reset::run(args, reset).await,
         Command::Token(token) => token::run(args, token),
         Command::Sql(sql) => sql::run(args, sql).await,
         Command::Gen(gen_args) => generate::run(args, &gen_args.target).await,
     }
+}
+
+/// Who the audit names.
+fn operator() -> String {
+    let name = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
+    name.unwrap_or_else(|_| "operator".to_owned())
 }

@@ -1,7 +1,7 @@
 //! `tidegate poison`: what blocks the stream, and one more try.
 
 use crate::args::{Args, Poison, PoisonAction};
-use crate::{output, target};
+use crate::{connect, output, target};
 use anyhow::bail;
 use serde_json::json;
 use std::process::ExitCode;
@@ -13,6 +13,7 @@ const LIST_MAX: i64 = 100;
 /// Lists, shows, or asks for a retry.
 pub async fn run(args: &Args, command: &Poison) -> anyhow::Result<ExitCode> {
     let mut connection = target::connect(args).await?;
+    connect::require_schema(&mut connection).await?;
     match command.action {
         PoisonAction::List => {
             let records = poison::list(&mut connection, LIST_MAX).await?;
@@ -24,25 +25,18 @@ pub async fn run(args: &Args, command: &Poison) -> anyhow::Result<ExitCode> {
             };
             output::print(args, &to_json(&record), || show(&record));
         }
-        PoisonAction::Retry { id } => {
-            let actor = std::env::var("USER")
-                .or_else(|_| std::env::var("LOGNAME"))
-                .unwrap_or_else(|_| "operator".to_owned());
-            match poison::retry(&mut connection, id, &actor).await? {
-                RetryRequest::Accepted => {
-                    output::print(args, &json!({ "id": id, "retry": "accepted" }), || {
-                        format!(
-                            "the worker will try record {id} once more; `tidegate poison show {id}` tells how it went"
-                        )
-                    })
-                }
-                RetryRequest::Unknown => bail!("there is no poison record {id}"),
-                RetryRequest::NotActive => bail!("record {id} does not block, or is already being retried"),
-                RetryRequest::ResetOnly => {
-                    bail!("record {id} cannot be cleared by a retry: it needs a stream reset")
-                }
+        PoisonAction::Retry { id } => match poison::retry(&mut connection, id, &super::operator()).await? {
+            RetryRequest::Accepted => output::print(args, &json!({ "id": id, "retry": "accepted" }), || {
+                format!(
+                    "the worker will try record {id} once more; `tidegate poison show {id}` tells how it went"
+                )
+            }),
+            RetryRequest::Unknown => bail!("there is no poison record {id}"),
+            RetryRequest::NotActive => bail!("record {id} does not block, or is already being retried"),
+            RetryRequest::ResetOnly => {
+                bail!("record {id} cannot be cleared by a retry: run `tidegate reset --reason …`")
             }
-        }
+        },
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -89,8 +83,13 @@ fn show(record: &PoisonRecord) -> String {
     let act = match (record.status.as_str(), record.retryable) {
         ("resolved", _) => "Nothing: it no longer blocks.".to_owned(),
         ("retrying", _) => "Wait: the worker is trying it once more.".to_owned(),
-        (_, true) => format!("Repair the cause, then run `tidegate poison retry {}`.", record.id),
-        (_, false) => "A retry cannot clear it: it needs a stream reset and a rebuild.".to_owned(),
+        (_, true) => format!(
+            "Repair the cause, then run `tidegate poison retry {}`; if it cannot be repaired, `tidegate reset --reason …`.",
+            record.id
+        ),
+        (_, false) => {
+            "A retry cannot clear it: start the stream anew with `tidegate reset --reason …`.".to_owned()
+        }
     };
     format!(
         "record {} ({})\n  {}\n  source transaction committed at {}, {} attempts, first {}, last {}\n  what to do: {act}\n",

@@ -1,28 +1,45 @@
 //! `tidegate status`: readiness, check by check.
 
 use crate::args::Args;
-use crate::{output, target};
+use crate::{connect, output, target};
+use sqlx::Connection;
 use std::process::ExitCode;
-use tidegate_gateway::readiness::{self, ReadinessConfig};
+use tidegate_gateway::readiness::{self, ReadinessConfig, Report};
 
-/// Prints every check; fails unless all are good.
+/// Prints every check, or the one thing that comes before all of them; fails unless all are good.
 pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let url = target::database_url(args)?;
-    let database = target::database_name(&target::connect_options(&url)?);
-    let pool = target::pool_of(&url, 2).await?;
-    let report = readiness::look(&pool, &ReadinessConfig::new(database)).await;
-    output::print(args, &serde_json::to_value(&report)?, || {
-        let mut text = String::new();
-        for check in &report.checks {
-            text += &format!("{} {}\n", if check.ok { "ok  " } else { "FAIL" }, check.name);
-            if let Some(reason) = &check.reason {
-                text += &format!("       {reason}\n");
-            }
-            if let Some(advice) = check.advice.filter(|_| !check.ok) {
-                text += &format!("       what to do: {advice}\n");
-            }
+    let options = target::connect_options(&target::database_url(args)?)?;
+    let config = ReadinessConfig::new(target::database_name(&options));
+    let report = match connect::once(&options).await {
+        Ok(connection) => {
+            connection.close().await.ok();
+            readiness::look(&connect::pool_of(options, 2), &config).await
         }
-        text + if report.ready() { "ready" } else { "not ready" }
-    });
+        Err(error) => readiness::unreachable(format!("not reachable: {error}"), &config),
+    };
+    output::print(args, &serde_json::to_value(&report)?, || text(&report));
     Ok(if report.ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn text(report: &Report) -> String {
+    if let Some(first) = &report.first {
+        return first.clone();
+    }
+    let mut text = String::new();
+    let mut before: Option<&str> = None;
+    for check in &report.checks {
+        text += &format!("{} {}\n", if check.ok { "ok  " } else { "FAIL" }, check.name);
+        let Some(reason) = check.reason.as_deref().filter(|_| !check.ok) else { continue };
+        // One cause often fails several checks.
+        if before == Some(reason) {
+            text += "       as above\n";
+            continue;
+        }
+        before = Some(reason);
+        text += &format!("       {reason}\n");
+        if let Some(advice) = check.advice {
+            text += &format!("       what to do: {advice}\n");
+        }
+    }
+    text + if report.ready() { "ready" } else { "not ready" }
 }
