@@ -102,8 +102,13 @@ impl Fixture {
 
     /// One connection, one place to wait.
     pub async fn small_pusher(&self) -> Pusher {
-        let config =
-            PushConfig { connections_max: 1, queue_max: 1, ..config(&self.db, &self.login, &self.role) };
+        self.pusher_with(|config| (config.connections_max, config.queue_max) = (1, 1)).await
+    }
+
+    /// With other limits.
+    pub async fn pusher_with(&self, change: impl FnOnce(&mut PushConfig)) -> Pusher {
+        let mut config = config(&self.db, &self.login, &self.role);
+        change(&mut config);
         Pusher::start(config).await.expect("a pusher")
     }
 
@@ -220,6 +225,8 @@ fn config(db: &LoadedDatabase, login: &str, role: &str) -> PushConfig {
     let connect = PgConnectOptions::from_str(&db.url()).expect("an address").username(login).password("gate");
     PushConfig {
         timeout: Duration::from_secs(3),
+        // Tests that hold a lock on purpose take their time on a busy machine.
+        lock_timeout: Duration::from_secs(3),
         unmaterialized_max: 300,
         connections_max: 8,
         ..PushConfig::new(connect, role)

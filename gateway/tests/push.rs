@@ -146,7 +146,10 @@ pg_test!(
     NoSlots,
     async fn v3_void_refuses_unordered_numbers_before_it_settles_any(f: Fixture) {
         let mut client = f.client("ann", true);
-        assert_eq!(statuses(&client.push(&f.push(1, false, vec![insert(1, "ann", "a")])).await), ["accepted"]);
+        assert_eq!(
+            statuses(&client.push(&f.push(1, false, vec![insert(1, "ann", "a")])).await),
+            ["accepted"]
+        );
         let void = |numbers: &[u64]| Void {
             reference: 5,
             numbers: numbers.iter().copied().map(MutationNumber).collect(),

@@ -159,6 +159,62 @@ pg_test!(
     }
 );
 
+pg_test!(
+    NoSlots,
+    async fn v3_a_locked_row_is_a_named_error_and_never_an_outcome(f: Fixture) {
+        f.sql("insert into public.item (id, owner) values (1, 'ann')").await;
+        let pusher = f.pusher_with(|config| config.lock_timeout = Duration::from_millis(50)).await;
+        let mut writer = sqlx::PgConnection::connect(&f.db.url()).await.expect("a connection");
+        writer.execute("begin; update public.item set rev = 2 where id = 1").await.expect("an update");
+        let mut client = f.client_at(&pusher, f.client_id, "ann", true);
+        let push = f.push(1, false, vec![insert(2, "ann", "free"), update(1, "locked")]);
+        let reply = client.push(&push).await;
+        assert_eq!(statuses(&reply), ["accepted"], "what is not locked is decided");
+        let error = reply.error.expect("an error");
+        assert_eq!((error.code, error.retry_after_ms.is_some()), (ErrorCode::Unavailable, true));
+        assert!(error.message.contains("locked"), "{error}");
+        writer.execute("commit").await.expect("commit");
+        assert_eq!(statuses(&client.push(&push).await), ["accepted"; 2]);
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn one_subject_leaves_a_connection_and_half_of_the_queue_to_others(f: Fixture) {
+        f.sql("insert into public.item (id, owner) values (1, 'ann')").await;
+        let long = Duration::from_secs(60);
+        let pusher = f
+            .pusher_with(|config| {
+                (config.connections_max, config.subject_running_max, config.queue_max) = (2, 4, 2);
+                (config.timeout, config.lock_timeout, config.queue_wait) = (long, long, long);
+            })
+            .await;
+        let mut writer = sqlx::PgConnection::connect(&f.db.url()).await.expect("a connection");
+        writer.execute("begin; update public.item set rev = 2 where id = 1").await.expect("an update");
+        let run = |subject: &str, write| {
+            let mut client = f.client_at(&pusher, Uuid::new_v4(), subject, true);
+            let push = f.push(1, false, vec![write]);
+            tokio::spawn(async move { client.push(&push).await })
+        };
+        let first = run("ann", update(1, "a"));
+        f.wait_until_a_push_waits_for_a_lock().await;
+        // Of two more, one may wait.
+        let (mut second, mut third) = (run("ann", update(1, "b")), run("ann", update(1, "c")));
+        let (refused, waits) = tokio::select! {
+            refused = &mut second => (refused, third),
+            refused = &mut third => (refused, second),
+        };
+        let error = refused.expect("no panic").error.expect("an error");
+        assert_eq!((error.code, error.retry_after_ms.is_some()), (ErrorCode::RateLimited, true));
+        let bobs = run("bob", insert(2, "bob", "b")).await.expect("no panic");
+        assert_eq!(statuses(&bobs), ["accepted"], "somebody else's push runs meanwhile");
+        writer.execute("commit").await.expect("commit");
+        for run in [first, waits] {
+            assert_eq!(statuses(&run.await.expect("no panic")), ["accepted"]);
+        }
+    }
+);
+
 /// Stands between pusher and server, and loses the server's next answer, with the connection, whenever it is told to.
 async fn lossy_link(server_port: u16, lose: Arc<AtomicBool>) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
@@ -251,6 +307,8 @@ pg_test!(
         for wrong in [
             PushConfig { connections_max: 0, ..config.clone() },
             PushConfig { batch_mutations_max: 301, ..config.clone() },
+            PushConfig { subject_running_max: 0, ..config.clone() },
+            PushConfig { lock_timeout: Duration::from_micros(1), ..config.clone() },
             PushConfig { timeout: Duration::ZERO, ..config },
         ] {
             assert!(matches!(Pusher::start(wrong).await, Err(PushStartError::Limits(_))));

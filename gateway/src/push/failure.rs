@@ -75,6 +75,10 @@ pub(super) fn repeat_or_tell(failure: Failure, attempt: &mut u32) -> Result<(), 
             } else {
                 tracing::warn!(%sqlstate, "push failed and may be sent again");
             }
+            if sqlstate == sqlstate::LOCK_TIMEOUT {
+                let message = "a row that the push writes is locked by another transaction";
+                return Err(PushError::retry_after(ErrorCode::Unavailable, message, RETRY_MS));
+            }
             Err(unavailable())
         }
     }

@@ -53,12 +53,17 @@ pub struct PushConfig {
     pub anonymous_role: Option<String>,
     /// Connections of our own: pushes and reads never wait for each other.
     pub connections_max: u32,
+    /// Pushes of one subject that run at once, all anonymous ones together being one; further ones wait for them. At least one
+    /// connection is left to others, where there is more than one.
+    pub subject_running_max: u32,
     /// Pushes that may wait for a connection; more are answered `unavailable` at once.
     pub queue_max: usize,
     /// Longest wait for a connection.
     pub queue_wait: Duration,
     /// `statement_timeout` of one push.
     pub timeout: Duration,
+    /// `lock_timeout` of one push: longest wait for a row that another transaction has locked. Then it is answered `unavailable`.
+    pub lock_timeout: Duration,
     /// Most mutations in one push.
     pub batch_mutations_max: u32,
     /// Most accepted mutations of one client that are not yet materialized (V2). At least `batch_mutations_max`.
@@ -75,9 +80,11 @@ impl PushConfig {
             role: role.into(),
             anonymous_role: None,
             connections_max: 16,
+            subject_running_max: 4,
             queue_max: 1024,
             queue_wait: Duration::from_secs(3),
             timeout: Duration::from_secs(10),
+            lock_timeout: Duration::from_secs(2),
             batch_mutations_max: 200,
             unmaterialized_max: 1000,
             fence_keep: Duration::from_secs(3600),

@@ -73,7 +73,7 @@ impl Runner {
         if first.number.0 == 0 || (push.atomic && consecutive < count) {
             return PushError::new(ErrorCode::Gap, "numbers are consecutive and start at 1").into();
         }
-        let permit = match self.admission.enter().await {
+        let permit = match self.admission.enter(&client.identity.subject).await {
             Ok(permit) => permit,
             Err(error) => return error.into(),
         };

@@ -17,7 +17,7 @@ impl Runner {
         awaited: MutationNumber,
         acked: MutationNumber,
     ) -> Result<ClientMarks, PushError> {
-        let _permit = self.admission.enter().await?;
+        let _permit = self.admission.enter(&client.identity.subject).await?;
         let mut attempt = 1;
         let row = loop {
             let run = sqlx::query(
@@ -61,7 +61,7 @@ impl Runner {
         if numbers.is_empty() {
             return PushReply::default();
         }
-        let _permit = match self.admission.enter().await {
+        let _permit = match self.admission.enter(&client.identity.subject).await {
             Ok(permit) => permit,
             Err(error) => return error.into(),
         };

@@ -1,6 +1,9 @@
 //! Which SQLSTATEs decide nothing. A closed list, in this one place: everything else that a mutation's statement raises is a
 //! refusal, a durable outcome (V3). Pure.
 
+/// `lock_timeout`, or NOWAIT.
+pub(super) const LOCK_TIMEOUT: &str = "55P03";
+
 /// SQLSTATEs, or their beginnings, with which a push fails as a whole and may be sent again.
 const TRANSIENT: [&str; 15] = [
     "08",    // connection
@@ -10,7 +13,7 @@ const TRANSIENT: [&str; 15] = [
     "40P01", // deadlock
     "53",    // out of memory, disk or connections
     "55006", // object in use
-    "55P03", // lock timeout
+    LOCK_TIMEOUT,
     "57014", // statement timeout
     "57P",   // shutdown, crash, dropped database
     "58",    // I/O error

@@ -22,6 +22,7 @@ impl Runner {
     pub(super) async fn start(config: PushConfig) -> Result<Arc<Runner>, PushStartError> {
         check_limits(&config)?;
         let timeout = config.timeout.as_millis().to_string();
+        let lock_timeout = config.lock_timeout.as_millis().to_string();
         let connect = config
             .connect
             .clone()
@@ -31,6 +32,7 @@ impl Runner {
                 ("synchronous_commit", "on"),
                 ("default_transaction_isolation", "read committed"),
                 ("statement_timeout", timeout.as_str()),
+                ("lock_timeout", lock_timeout.as_str()),
                 ("DateStyle", "ISO"),
                 ("IntervalStyle", "iso_8601"),
                 ("TimeZone", "UTC"),
@@ -61,7 +63,12 @@ impl Runner {
         let targets = load_targets(&mut connection).await.map_err(PushStartError::Database)?;
         drop(connection);
         let runner = Arc::new(Runner {
-            admission: Admission::new(config.connections_max, config.queue_max, config.queue_wait),
+            admission: Admission::new(
+                config.connections_max,
+                config.subject_running_max,
+                config.queue_max,
+                config.queue_wait,
+            ),
             targets: RwLock::new(Arc::new(targets)),
             transient: sqlstate::transient_pattern(),
             config,
@@ -85,8 +92,14 @@ pub(super) async fn load_targets(connection: &mut PgConnection) -> Result<Target
 }
 
 fn check_limits(config: &PushConfig) -> Result<(), PushStartError> {
-    if config.connections_max == 0 || config.batch_mutations_max == 0 || config.timeout.is_zero() {
-        return Err(PushStartError::Limits("connections, batch size and timeout must not be zero"));
+    if config.connections_max == 0 || config.subject_running_max == 0 || config.batch_mutations_max == 0 {
+        return Err(PushStartError::Limits(
+            "connections, pushes of a subject and batch size must not be zero",
+        ));
+    }
+    // PostgreSQL counts in milliseconds, and takes 0 for no limit.
+    if config.timeout.as_millis() == 0 || config.lock_timeout.as_millis() == 0 {
+        return Err(PushStartError::Limits("timeouts must not be zero"));
     }
     if config.unmaterialized_max < config.batch_mutations_max
         || config.unmaterialized_max > i32::MAX.cast_unsigned()
