@@ -58,7 +58,7 @@ function scalar(column: ColumnSpec, type: ScalarType, value: unknown): unknown {
   }
 }
 
-const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
 function number(column: ColumnSpec, value: unknown): number {
   if (typeof value !== 'number') throw refuse(column, 'expected a number');
@@ -67,11 +67,7 @@ function number(column: ColumnSpec, value: unknown): number {
 
 function integer(column: ColumnSpec, value: unknown, bits: 32 | 64): bigint {
   if (typeof value === 'number' && !Number.isSafeInteger(value)) {
-    throw refuse(
-      column,
-      'a plain number must be a whole number within the safe range; pass a bigint for larger ones',
-      'unsafe_integer',
-    );
+    throw refuse(column, 'not a safe integer: pass a bigint', 'unsafe_integer');
   }
   if (typeof value !== 'number' && typeof value !== 'bigint') throw refuse(column, 'expected an integer');
   const exact = BigInt(value);

@@ -2,13 +2,16 @@
 
 import { SyncError } from './errors.ts';
 
+/** Compared as methods are, so that a socket fits whose own events have what is read here, and more. */
+type Handler<E> = { call(event: E): void }['call'] | null;
+
 /** What the SDK uses of a WebSocket; the browser's and the `ws` package's both fit. */
 export interface SocketLike {
   binaryType: string;
-  onopen: ((event: never) => void) | null;
-  onmessage: ((event: { data: unknown }) => void) | null;
-  onclose: ((event: { code: number }) => void) | null;
-  onerror: ((event: never) => void) | null;
+  onopen: Handler<never>;
+  onmessage: Handler<{ data: unknown }>;
+  onclose: Handler<{ code: number }>;
+  onerror: Handler<never>;
   send(data: Uint8Array): void;
   close(code?: number): void;
 }
@@ -18,6 +21,7 @@ export interface Environment {
   now(): number;
   /** Calls `fn` after `ms` milliseconds; gives what `clearTimer` takes. */
   setTimer(fn: () => void, ms: number): unknown;
+  /** Nothing to do for null, undefined, or a timer that has fired. */
   clearTimer(timer: unknown): void;
   /** Fills the array with random bytes of cryptographic quality. */
   fillRandom(bytes: Uint8Array): void;
@@ -41,15 +45,12 @@ export function platform(): Environment {
     fillRandom: (bytes) => void crypto.getRandomValues(bytes as Uint8Array<ArrayBuffer>),
     socket: (url, subprotocol) => {
       if (typeof WebSocket === 'undefined') {
-        throw new SyncError(
-          'no_websocket',
-          'no WebSocket here: pass environment.socket, such as one made by the ws package',
-        );
+        throw new SyncError('no_websocket', 'no WebSocket: pass environment.socket, as of the ws package');
       }
       return new WebSocket(url, subprotocol) as unknown as SocketLike;
     },
     onWake: (fn) => {
-      if (typeof window === 'undefined' || typeof document === 'undefined') return () => {};
+      if (typeof document === 'undefined') return () => {};
       const visible = () => document.visibilityState === 'visible' && fn();
       document.addEventListener('visibilitychange', visible);
       window.addEventListener('online', fn);

@@ -14,7 +14,7 @@ export type RowKey = string | bigint;
 export function rowKey(key: Key): RowKey {
   if (typeof key !== 'number') return key;
   if (!Number.isSafeInteger(key)) {
-    throw new SyncError('unsafe_integer', 'a number beyond the safe range cannot be a key: pass a bigint');
+    throw new SyncError('unsafe_integer', 'key: not a safe integer: pass a bigint');
   }
   return BigInt(key);
 }

@@ -17,6 +17,15 @@ export function call<V>(fn: (value: V) => void, value: V): void {
   }
 }
 
+interface Subscriber<V> {
+  readonly fn: (value: V) => void;
+}
+
+/** Calls all of them; not those that another one ends meanwhile. */
+export function callAll<V>(subscribers: ReadonlySet<Subscriber<V>>, value: V): void {
+  for (const subscriber of [...subscribers]) if (subscribers.has(subscriber)) call(subscriber.fn, value);
+}
+
 /** A signal that its owner sets. Where several change together, all are put before anybody is told. */
 export class Cell<V> implements Signal<V> {
   #value: V;
@@ -41,9 +50,7 @@ export class Cell<V> implements Signal<V> {
   tell(): void {
     if (this.#told === this.#value) return;
     this.#told = this.#value;
-    for (const subscriber of [...this.#subscribers]) {
-      if (this.#subscribers.has(subscriber)) call(subscriber.fn, this.#value);
-    }
+    callAll(this.#subscribers, this.#value);
   }
 
   set(value: V): void {

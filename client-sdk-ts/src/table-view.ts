@@ -8,7 +8,7 @@ import { type Layers, type Overlay, overlaid } from './outbox/overlay.ts';
 import { decodeRow } from './protocol/decode.ts';
 import type { ScopeState } from './replica/scope-state.ts';
 import type { TableSpec } from './schema.ts';
-import { call, type Signal } from './signal.ts';
+import { call, callAll, type Signal } from './signal.ts';
 import type { StoredRow } from './store/store.ts';
 
 export interface RowsQuery<R> {
@@ -169,9 +169,7 @@ class Query implements Signal<readonly Row[]> {
     const value = this.value;
     if (value === this.#told) return;
     this.#told = value;
-    for (const subscriber of [...this.#subscribers]) {
-      if (this.#subscribers.has(subscriber)) call(subscriber.fn, value);
-    }
+    callAll(this.#subscribers, value);
   }
 
   #select(keys: Iterable<RowKey>): Found[] {

@@ -87,7 +87,7 @@ export class Writer {
     const entry = outbox.get(id);
     if (this.#engine.ended !== null) return refusedWrite(id, this.#engine.ended);
     if (entry?.state !== 'parked' || entry.voiding) {
-      return refusedWrite(id, new SyncError('row_not_found', 'there is no parked write with this id'));
+      return refusedWrite(id, new SyncError('row_not_found', 'no such parked write'));
     }
     const mutations: Mutation[] = [];
     for (const [index, mutation] of entry.mutations.entries()) {

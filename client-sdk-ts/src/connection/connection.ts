@@ -161,7 +161,8 @@ export class Connection {
       case 'needs-auth':
       case 'failed':
         this.#stopTimers();
-        this.status.set({ state, cause: this.#cause ?? new SyncError('auth_required', 'a token is needed') });
+        // Both are entered with a cause: a token was refused, or `refuse` was called.
+        this.status.set({ state, cause: this.#cause! });
         return;
       case 'authorizing':
         this.#stopTimers();
@@ -217,15 +218,13 @@ export class Connection {
   }
 
   #open(): void {
-    this.#timer('connect', CONNECT_TIMEOUT_MS, () =>
-      this.#lost(transient('connect_timeout', 'the server did not answer in time')),
-    );
+    this.#timer('connect', CONNECT_TIMEOUT_MS, () => this.#lost(transient('connect_timeout', 'no answer in time')));
     let socket: SocketLike;
     try {
       socket = this.#environment.socket(this.#url, SUBPROTOCOL);
     } catch (error) {
       if (error instanceof SyncError) return this.refuse(error);
-      return this.#lost(transient('connection_closed', 'the socket could not be made'));
+      return this.#lost(transient('connection_closed', 'no socket'));
     }
     socket.binaryType = 'arraybuffer';
     socket.onopen = () => this.#on('opened');
@@ -343,10 +342,7 @@ export class Connection {
     socket.onmessage = null;
     socket.onclose = null;
     socket.onerror = () => {};
-    this.#clear('beat');
-    this.#clear('probe');
-    this.#clear('renew');
-    this.#clear('connect');
+    this.#stopTimers();
     try {
       socket.close(1000);
     } catch {
@@ -370,7 +366,7 @@ export class Connection {
   }
 
   #silent(): void {
-    this.#lost(transient('connection_silent', 'nothing came from the server'));
+    this.#lost(transient('connection_silent', 'the server is silent'));
   }
 
   /** The device may have slept: look at once whether the connection is alive, or try again soon. */
@@ -417,8 +413,7 @@ export class Connection {
   }
 
   #clear(name: string): void {
-    const timer = this.#timers.get(name);
-    if (timer !== undefined) this.#environment.clearTimer(timer);
+    this.#environment.clearTimer(this.#timers.get(name));
     this.#timers.delete(name);
   }
 

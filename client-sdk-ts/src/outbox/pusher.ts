@@ -53,7 +53,7 @@ export class Pusher {
 
   stop(): void {
     this.#asked.clear();
-    if (this.#pause !== null) this.#environment.clearTimer(this.#pause.timer);
+    this.#environment.clearTimer(this.#pause?.timer);
     this.#pause = null;
   }
 
@@ -92,12 +92,12 @@ export class Pusher {
         ({ table }) => this.#catalog.current(this.#catalog.spec(table)) === undefined,
       );
       if (hidden !== undefined) {
-        this.#outbox.park(entry.id, { code: 'unknown_table', message: `${hidden.table} is not there for this user` });
+        this.#outbox.park(entry.id, { code: 'unknown_table', message: `${hidden.table} is not there` });
         continue;
       }
       const prepared = this.#outbox.prepare(entry, this.#catalog.sv!);
       if (encode(this.#frame(prepared, 0) as unknown as Wire).length > this.#limits.frame_bytes_max) {
-        this.#outbox.park(entry.id, { code: 'frame_too_large', message: 'the write is larger than the server takes' });
+        this.#outbox.park(entry.id, { code: 'frame_too_large', message: 'too large for the server' });
         continue;
       }
       this.#outbox.send(prepared);
@@ -122,7 +122,7 @@ export class Pusher {
   }
 
   #resume(): void {
-    if (this.#pause !== null) this.#environment.clearTimer(this.#pause.timer);
+    this.#environment.clearTimer(this.#pause?.timer);
     this.#pause = null;
     this.#world.later(async () => {
       if (this.#limits === null) return;

@@ -58,7 +58,7 @@ function put(out: Bytes, value: Wire): void {
     head(out, value.length, 0x90, 16, 0xdb);
     for (const item of value as readonly Wire[]) put(out, item);
   } else {
-    if (Object.getPrototypeOf(value) !== Object.prototype) throw new TypeError('no wire form for this object');
+    if (Object.getPrototypeOf(value) !== Object.prototype) throw new TypeError('no wire form');
     const fields = Object.entries(value).filter(([, field]) => field !== undefined) as [string, Wire][];
     head(out, fields.length, 0x80, 16, 0xdd);
     for (const [name, field] of fields) {
@@ -69,7 +69,7 @@ function put(out: Bytes, value: Wire): void {
 }
 
 /** A marker, or none, and an integer of so many bytes, big-endian. */
-function fixed(out: Bytes, marker: number, value: number | bigint, bytes: 1 | 2 | 4 | 8): void {
+function fixed(out: Bytes, marker: number, value: number | bigint, bytes: number): void {
   out.push(marker);
   const view = new DataView(new ArrayBuffer(8));
   view.setBigInt64(0, BigInt(value));
@@ -79,15 +79,12 @@ function fixed(out: Bytes, marker: number, value: number | bigint, bytes: 1 | 2 
 function integer(out: Bytes, value: number | bigint): void {
   if (typeof value === 'number' && !Number.isSafeInteger(value)) throw new TypeError('not a safe integer');
   if (value >= -0x20 && value < 0x80) out.push(Number(value) & 0xff);
-  else if (value >= 0) {
-    if (value <= 0xff) fixed(out, 0xcc, value, 1);
-    else if (value <= 0xffff) fixed(out, 0xcd, value, 2);
-    else if (value <= 0xffff_ffff) fixed(out, 0xce, value, 4);
-    else fixed(out, 0xcf, value, 8);
-  } else if (value >= -0x80) fixed(out, 0xd0, value, 1);
-  else if (value >= -0x8000) fixed(out, 0xd1, value, 2);
-  else if (value >= -0x8000_0000) fixed(out, 0xd2, value, 4);
-  else fixed(out, 0xd3, value, 8);
+  else {
+    // Markers follow each other for 1, 2, 4 and 8 bytes; negative numbers give one bit to the sign.
+    const [marker, magnitude] = value < 0 ? [0xd0, -2n * BigInt(value) - 1n] : [0xcc, BigInt(value)];
+    const size = [0xff, 0xffff, 0xffff_ffff].filter((most) => magnitude > most).length;
+    fixed(out, marker + size, value, 2 ** size);
+  }
 }
 
 /** A length: in the marker below `below`, else after one of the markers from `first` on, for 1, 2 and 4 bytes. */

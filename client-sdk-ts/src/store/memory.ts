@@ -3,7 +3,7 @@
 import type { RowKey } from '../key.ts';
 import type { Entry } from '../outbox/entry.ts';
 import type { Manifest } from '../protocol/frames.ts';
-import type { Store, StoredClient, StoredRow, StoredScope, StoredState, StoreSession, StoreStep } from './store.ts';
+import type { Store, StoredClient, StoredRow, StoredScope, StoreSession, StoreStep } from './store.ts';
 
 class Namespace {
   client: StoredClient | null = null;
@@ -41,15 +41,14 @@ export class MemoryStore implements Store {
   async open(name: string): Promise<StoreSession> {
     const namespace = this.#namespaces.get(name) ?? new Namespace();
     this.#namespaces.set(name, namespace);
-    const state = (): StoredState => ({
-      client: namespace.client,
-      manifests: new Map(namespace.manifests),
-      assigned: namespace.assigned,
-      scopes: [...namespace.heads.values()],
-      outbox: [...namespace.outbox.values()],
-    });
     return {
-      load: async () => state(),
+      load: async () => ({
+        client: namespace.client,
+        manifests: new Map(namespace.manifests),
+        assigned: namespace.assigned,
+        scopes: [...namespace.heads.values()],
+        outbox: [...namespace.outbox.values()],
+      }),
       loadRows: async (scope) => [...(namespace.rows.get(scope)?.values() ?? [])].flatMap((rows) => [...rows.values()]),
       apply: async (step) => namespace.apply(step),
       clear: async () => void this.#namespaces.delete(name),

@@ -12,7 +12,6 @@ import {
   type Outcome,
   type Scope,
   type Signal,
-  type SocketLike,
   type Sync,
   type SyncOptions,
 } from '../../src/index.ts';
@@ -48,7 +47,7 @@ export class World {
         socket: (url, subprotocol) => {
           const socket = new WebSocket(url, subprotocol);
           sockets.push(socket);
-          return socket as unknown as SocketLike;
+          return socket;
         },
       },
       ...options,
