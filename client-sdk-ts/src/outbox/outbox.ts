@@ -22,6 +22,7 @@ import {
   type Result,
 } from './entry.ts';
 import { Overlay } from './overlay.ts';
+import { refusal } from './refusal.ts';
 import { failed, OK, type Outcome, PendingWrite, type Write } from './writes.ts';
 
 /** Pushes without answer at one time: enough to hide a round trip, few enough to send again after a loss. */
@@ -29,7 +30,7 @@ const UNANSWERED_MAX = 32;
 
 const DEPENDENCY_REJECTED: Fault = {
   code: 'dependency_rejected',
-  message: 'an earlier write on the same row was not accepted',
+  message: refusal('dependency_rejected', null),
 };
 
 /** A store step, and what may be told once it is saved. */
@@ -395,8 +396,7 @@ export class Outbox {
   }
 
   #gone(entry: Entry, event: 'materialized' | 'drop', outcome: Outcome): void {
-    if (after(ENTRIES, ENTRY_EVENTS, entry.state, event) !== 'gone')
-      throw new Error(`${event} of a write that is ${entry.state}`);
+    move(entry, event);
     this.#remove(entry);
     this.#dirty.add(entry.id);
     this.#end(entry.id, outcome);
@@ -448,10 +448,11 @@ function newClient(environment: Environment): StoredClient {
   return { id: randomBytes(environment, 16), proven: false, next: 1, acked: 0, answered: [] };
 }
 
-function move(entry: Entry, event: EntryEvent): Exclude<Entry['state'], 'gone'> {
+/** The state after an event; of events that end the write there is none. */
+function move(entry: Entry, event: EntryEvent): Entry['state'] {
   const state = after(ENTRIES, ENTRY_EVENTS, entry.state, event);
-  if (state === 'gone' || state === 'violation') throw new Error(`${event} of a write that is ${entry.state}`);
-  return state;
+  if (state === 'violation') throw new Error(`${event} of a write that is ${entry.state}`);
+  return state as Entry['state'];
 }
 
 function numbers({ sent, mutations }: Entry): number[] {
@@ -476,7 +477,8 @@ function worst(results: readonly Result[]): Fault | null {
 
 function readResult({ status, version, code, message, row }: MutationResult, sv: number): Result {
   if (status === 'accepted') return { status, version: version?.slice() ?? null };
-  const fault = { code: code ?? status, message: message ?? 'the server did not say why' };
+  const why = code ?? status;
+  const fault = { code: why, message: refusal(why, message) };
   if (status !== 'conflict') return { status, fault };
   const theirs = row === null ? null : receivedRow(row[0], row[1], row[2], row[3], sv);
   return { status, fault, theirs };

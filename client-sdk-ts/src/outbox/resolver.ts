@@ -9,6 +9,7 @@ import { columns } from './compose.ts';
 import type { Entry, Mutation, Op, Result } from './entry.ts';
 import { merge, merged, mine, type Row, type Theirs } from './merge.ts';
 import type { Outbox } from './outbox.ts';
+import { refusal } from './refusal.ts';
 import { failed } from './writes.ts';
 
 const ATTEMPTS_MAX = 5;
@@ -148,5 +149,5 @@ export class Resolver {
 
 function fault(entry: Entry): { code: string; message: string } {
   for (const result of entry.results) if (result?.status === 'conflict') return result.fault;
-  return { code: 'conflict', message: 'somebody else changed the row first' };
+  return { code: 'conflict', message: refusal('conflict', null) };
 }
