@@ -16,7 +16,7 @@ import { Outbox } from './outbox/outbox.ts';
 import { Pusher } from './outbox/pusher.ts';
 import { type Answer, type ConflictCase, Resolver } from './outbox/resolver.ts';
 import type { FrameOf } from './protocol/decode.ts';
-import type { ServerFrame, SessionLimits } from './protocol/frames.ts';
+import type { Manifest, ServerFrame, SessionLimits } from './protocol/frames.ts';
 import { Replica, type ScopeChange } from './replica/replica.ts';
 import type { RowChange } from './replica/rows.ts';
 import type { ScopeState } from './replica/scope-state.ts';
@@ -67,6 +67,9 @@ export class Engine {
   #shown: readonly Entry[] = [];
   readonly #described = new WeakMap<Entry, object>();
   #linger: unknown = null;
+  /** Why the connection does not try again by itself; null: it does. */
+  #stopped: SyncError | null = null;
+  #reported: SyncError | null = null;
   #started = false;
 
   constructor(options: EngineOptions) {
@@ -80,6 +83,11 @@ export class Engine {
       hello: () => this.#lane.ask(() => this.#hello()),
       frame: (frame) => this.#lane.run(() => this.#frame(frame)),
       lost: () => this.#lane.run(() => this.#lost()),
+    });
+    this.connection.status.subscribe((status) => {
+      this.#stopped = status.state === 'needs-auth' || status.state === 'failed' ? status.cause : null;
+      if (this.#stopped !== null) this.#report(this.#stopped);
+      this.#lane.run(() => this.#giveUp());
     });
     this.pusher = new Pusher(options.environment, this.outbox, this.catalog, {
       send: (frame) => this.connection.send(frame),
@@ -112,11 +120,17 @@ export class Engine {
     return held;
   }
 
+  ready(held: HeldScope): Promise<void> {
+    // Behind what the store is still reading for it.
+    this.#lane.run(() => held.settle(this.ended ?? this.#stopped));
+    return held.ready();
+  }
+
   release(held: HeldScope): void {
     const { name, number, phase } = held.state;
     if (!this.replica.release(held.state)) return;
     this.held.delete(name);
-    held.end(new SyncError('scope_released', 'the scope was released before it was ready'));
+    held.settle(new SyncError('scope_released', 'the scope was released'));
     if (number !== null || phase === 'asked')
       this.connection.send({ t: 'unsubscribe', ref: this.connection.nextRef(), name });
     this.#demand();
@@ -163,7 +177,7 @@ export class Engine {
       await this.#session.close();
     });
     this.outbox.close(error);
-    for (const held of this.held.values()) held.end(error);
+    this.#giveUp();
   }
 
   start(): void {
@@ -179,6 +193,11 @@ export class Engine {
       this.outbox.restore(stored.client, stored.outbox);
       await this.settle();
     });
+  }
+
+  /** Who waits for rows hears if none will come. In the lane, behind rows of the store that may be on their way. */
+  #giveUp(): void {
+    for (const held of this.held.values()) held.settle(this.ended ?? this.#stopped);
   }
 
   /** Connected while something is held or under way. */
@@ -219,10 +238,7 @@ export class Engine {
       case 'welcome':
         return this.#welcome(frame);
       case 'schema':
-        this.catalog.add(frame.sv, frame.schema);
-        this.catalog.sv = frame.sv;
-        await this.#apply({ manifest: { sv: frame.sv, manifest: frame.schema } });
-        this.#checkSchema(frame.schema);
+        await this.#manifest(frame.sv, frame.schema);
         return;
       case 'subscribed':
         this.replica.subscribed(frame);
@@ -265,11 +281,9 @@ export class Engine {
   async #welcome(frame: FrameOf<'welcome'>): Promise<void> {
     this.#limits = frame.limits;
     if (frame.schema !== null) {
-      this.catalog.add(frame.sv, frame.schema);
-      await this.#apply({ manifest: { sv: frame.sv, manifest: frame.schema } });
-      if (this.#checkSchema(frame.schema)) return;
+      if (await this.#manifest(frame.sv, frame.schema)) return;
     } else if (!this.catalog.has(frame.sv)) {
-      throw transient('protocol_violation', 'welcome without the manifest of its schema version');
+      throw transient('protocol_violation', 'no manifest');
     }
     this.catalog.sv = frame.sv;
     const removed = this.assigned.value.filter((name) => !frame.assigned.includes(name));
@@ -281,13 +295,14 @@ export class Engine {
     await this.settle();
   }
 
-  /** True: they do not fit, and the connection is given up. */
-  #checkSchema(manifest: Parameters<Catalog['mismatch']>[0]): boolean {
+  /** True: it does not fit the generated schema, and the connection is given up. */
+  async #manifest(sv: number, manifest: Manifest): Promise<boolean> {
+    this.catalog.add(sv, manifest);
+    this.catalog.sv = sv;
+    await this.#apply({ manifest: { sv, manifest } });
     const mismatch = this.catalog.mismatch(manifest);
-    if (mismatch === null) return false;
-    this.#options.log('error', 'schema_mismatch', { message: mismatch.message });
-    this.connection.refuse(mismatch);
-    return true;
+    if (mismatch !== null) this.connection.refuse(mismatch);
+    return mismatch !== null;
   }
 
   #subscribe(scope: ScopeState): void {
@@ -330,7 +345,6 @@ export class Engine {
     });
     const wrong = code === 'digest_mismatch';
     await this.#apply({ scopes: new Map([[scope.name, DROPPED]]) });
-    this.#heads.delete(scope.name);
     const again = this.replica.fail(scope, error, this.#environment.now());
     const change = wrong ? this.replica.discard(scope) : null;
     if (again) {
@@ -348,10 +362,9 @@ export class Engine {
     // CL-11: gone from the store and from sight before anything else is shown.
     await this.#apply({ assigned: names, scopes: new Map(removed.map((name) => [name, DROPPED])) });
     const changes = removed.flatMap((name): ScopeChange[] => {
-      this.#heads.delete(name);
       const held = this.held.get(name);
       if (held === undefined) return [];
-      return [this.replica.revoke(held.state, new SyncError('scope_forbidden', 'access to the scope has ended'))];
+      return [this.replica.revoke(held.state, new SyncError('scope_forbidden', 'access has ended'))];
     });
     this.#publish(changes);
     this.assigned.set(names);
@@ -380,7 +393,6 @@ export class Engine {
     switch (code) {
       case 'scope_forbidden':
         await this.#apply({ scopes: new Map([[scope.name, DROPPED]]) });
-        this.#heads.delete(scope.name);
         return this.#publish([this.replica.revoke(scope, error)]);
       case 'cursor_invalid':
       case 'cursor_wrong_scope':
@@ -440,7 +452,10 @@ export class Engine {
   }
 
   async #apply(step: StoreStep): Promise<void> {
-    for (const [name, { head }] of step.scopes ?? []) if (head !== null) this.#heads.set(name, head);
+    for (const [name, { head }] of step.scopes ?? []) {
+      if (head === null) this.#heads.delete(name);
+      else this.#heads.set(name, head);
+    }
     await this.#store(() => this.#session!.apply(step));
   }
 
@@ -486,10 +501,17 @@ export class Engine {
     return known;
   }
 
+  /** Once for each error, whichever way it comes. */
+  #report(error: SyncError): void {
+    if (this.#reported === error) return;
+    this.#reported = error;
+    this.#options.log('error', error.code, { message: error.message });
+  }
+
   #failed(error: unknown): void {
     const known =
       error instanceof SyncError ? error : new SyncError('internal', String((error as Error)?.message ?? error));
-    this.#options.log('error', known.code, { message: known.message });
+    this.#report(known);
     if (known.code === 'store_failed') {
       // What cannot be saved is not promised.
       this.ended ??= known;

@@ -6,6 +6,7 @@ import type { ErrorCode, RejectionCode } from './protocol/frames.ts';
  * Codes that the SDK itself gives. What the server answers comes with the server's own code
  * (`ErrorCode`, `RejectionCode`).
  *
+ * - `invalid_url`: `url` is not one of http, https, ws or wss.
  * - `invalid_value`: a value that its column cannot hold; also text with a NUL or half a surrogate pair.
  * - `unsafe_integer`: a plain number beyond 2^53 - 1, or not whole, where an integer is needed. Pass a bigint.
  * - `unknown_table`, `unknown_column`: not in the generated schema, or not in what the server offers this user.
@@ -30,6 +31,7 @@ import type { ErrorCode, RejectionCode } from './protocol/frames.ts';
  * - `closed`: the Sync was closed.
  */
 export type ClientCode =
+  | 'invalid_url'
   | 'invalid_value'
   | 'unsafe_integer'
   | 'unknown_table'

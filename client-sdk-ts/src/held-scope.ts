@@ -10,7 +10,7 @@ import type { Overlay } from './outbox/overlay.ts';
 import type { ScopeChange } from './replica/replica.ts';
 import type { RowChange } from './replica/rows.ts';
 import type { ScopeState } from './replica/scope-state.ts';
-import { call } from './signal.ts';
+import { callAll } from './signal.ts';
 import { givenKey, type RowDecoder, TableView, type ViewSource } from './table-view.ts';
 
 /** One confirmed change; own writes come as changes only when they have come round. */
@@ -31,7 +31,7 @@ export class HeldScope {
   readonly #catalog: Catalog;
   readonly #decoder: RowDecoder;
   readonly #source: ViewSource;
-  #waiters: { resolve(): void; reject(error: SyncError): void }[] = [];
+  #waiters: ((error: SyncError | null) => void)[] = [];
 
   constructor(state: ScopeState, catalog: Catalog, overlay: Overlay, decoder: RowDecoder) {
     this.state = state;
@@ -65,19 +65,19 @@ export class HeldScope {
   notify(): void {
     this.state.status.tell();
     for (const view of this.#views.values()) view.notify();
-    if (this.state.usable) for (const waiter of this.#waiters.splice(0)) waiter.resolve();
-    else if (this.state.error !== null) this.end(this.state.error);
+    this.settle(null);
   }
 
-  end(error: SyncError): void {
-    for (const waiter of this.#waiters.splice(0)) waiter.reject(error);
+  /** Ends the waiting if there are rows, or if none will come: the scope has ended, or `cause` says why not. */
+  settle(cause: SyncError | null): void {
+    const { usable } = this.state;
+    const error = this.state.error ?? cause;
+    if (usable || error !== null) for (const waiter of this.#waiters.splice(0)) waiter(usable ? null : error);
   }
 
   ready(): Promise<void> {
-    if (this.state.usable) return Promise.resolve();
-    if (this.state.error !== null) return Promise.reject(this.state.error);
     return new Promise((resolve, reject) => {
-      this.#waiters.push({ resolve, reject });
+      this.#waiters.push((error) => (error === null ? resolve() : reject(error)));
     });
   }
 
@@ -114,10 +114,7 @@ export class HeldScope {
         changes: changes.flatMap((one) => this.#change(one)),
       };
       if (effect.changes.length === 0) return [];
-      const deliver = () => {
-        for (const { fn } of [...this.#listeners]) call(fn, effect);
-      };
-      return [{ tx, deliver }];
+      return [{ tx, deliver: () => callAll(this.#listeners, effect) }];
     });
   }
 

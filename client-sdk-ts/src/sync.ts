@@ -1,5 +1,6 @@
 /** The public API: four nouns, Sync, Scope, Table, Write, over the engine. Types here; decisions elsewhere. */
 
+import { socketUrl } from './connection/address.ts';
 import type { AuthReason, Status } from './connection/connection.ts';
 import { Engine } from './engine.ts';
 import { type Environment, platform } from './environment.ts';
@@ -19,7 +20,10 @@ import { givenKey } from './table-view.ts';
 import { Writer } from './writer.ts';
 
 export interface SyncOptions<T extends Tables> {
-  /** Of the server's socket, such as `wss://sync.example.com/v3/socket`. */
+  /**
+   * Of the server: http, https, ws or wss. Without a path, as `https://sync.example.com`, the socket's is added: `/v3/socket`. Behind
+   * another path give the whole one, such as `https://example.com/sync/v3/socket`. Anything else throws `invalid_url`.
+   */
   readonly url: string;
   readonly schema: Schema<T>;
   /** Who this is: the local store is kept apart for each user, and the server checks it against the token. */
@@ -65,7 +69,10 @@ export interface Sync<T extends Tables> {
 export interface Scope<T extends Tables> {
   readonly id: string;
   readonly status: Signal<ScopeStatus>;
-  /** Resolves when there are rows to show, cached or fresh; rejects if the scope ends with an error before. */
+  /**
+   * Resolves when there are rows to show. Rejects if the scope ends with an error before, and with the cause of `sync.status`
+   * if that is `needs-auth` or `failed`: after `reconnect()` ask again.
+   */
   ready(): Promise<void>;
   table<K extends keyof T & string>(name: K): Table<T[K]>;
   /** Called once for each source transaction that changes the scope, after all rows are in place; a rebuild is one call. */
@@ -170,7 +177,7 @@ export function createSync<T extends Tables>(options: SyncOptions<T>): Sync<T> {
       base: mutation.before,
     }) as unknown as Conflict<T>;
   const engine = new Engine({
-    url: options.url,
+    url: socketUrl(options.url),
     user: options.user,
     specs,
     environment,
@@ -208,7 +215,7 @@ export function createSync<T extends Tables>(options: SyncOptions<T>): Sync<T> {
     async signOut({ discardPending = false } = {}) {
       await engine.inOrder(() => {
         if (!discardPending && engine.outbox.unsettled) {
-          throw new SyncError('pending_writes', 'there are writes that would be lost: pass discardPending');
+          throw new SyncError('pending_writes', 'writes would be lost: pass discardPending');
         }
       });
       await engine.close(true);
@@ -223,7 +230,7 @@ function scopeOf<T extends Tables>(engine: Engine, writer: Writer, held: HeldSco
   return {
     id: held.state.name,
     status: held.state.status,
-    ready: () => held.ready(),
+    ready: () => engine.ready(held),
     table: <K extends keyof T & string>(name: K): Table<T[K]> => {
       const view = held.view(name);
       const table = {
@@ -265,7 +272,7 @@ function inspect<T extends Tables>(options: SyncOptions<T>, engine: Engine): Ins
 function storeOf(store: 'indexeddb' | 'memory' | Store): Store {
   if (store === 'memory') return new MemoryStore();
   if (store === 'indexeddb') {
-    throw new SyncError('store_unsupported', 'this version has no IndexedDB store yet: use memory, or pass a Store');
+    throw new SyncError('store_unsupported', 'no IndexedDB store yet: pass a Store');
   }
   return store;
 }

@@ -1,6 +1,10 @@
 /** Connecting against the model server: tokens, heartbeats, backoff, wake-ups, and what the server may not send. */
 
-import { describe, expect, test } from 'vitest';
+import { once } from 'node:events';
+import type { IncomingMessage } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { describe, expect, test, vi } from 'vitest';
+import { WebSocket, WebSocketServer } from 'ws';
 import { createSync, type Status, SyncError } from '../../src/index.ts';
 import { encode } from '../../src/protocol/encode.ts';
 import { CLOSE_CODES } from '../../src/protocol/frames.ts';
@@ -126,6 +130,102 @@ describe('tokens', () => {
     expect(world.sync.status.value).toEqual({ state: 'online' });
     expect(world.asked).toEqual(['connect', 'rejected']);
   });
+});
+
+describe('ready', () => {
+  const waiting = (world: World, name = 'all') =>
+    world.sync
+      .scope(name)
+      .ready()
+      .then(
+        () => 'ready',
+        ({ code }: SyncError) => code,
+      );
+
+  test('rejects with the cause when the token is refused, also while it waits; once more after reconnect', async () => {
+    const world = new World();
+    world.server.refusedTokens.add('token');
+    const first = waiting(world);
+    await world.run();
+    expect(await first).toBe('auth_invalid');
+    expect(await waiting(world)).toBe('auth_invalid');
+    expect(await waiting(world, 'other')).toBe('auth_invalid');
+    world.token = 'good';
+    world.sync.reconnect();
+    const again = waiting(world);
+    await world.run();
+    expect(await again).toBe('ready');
+  });
+
+  test('rejects where there is no WebSocket, and after close', async () => {
+    vi.stubGlobal('WebSocket', undefined);
+    const world = new World({ environment: { onWake: () => () => {} } });
+    expect(await waiting(world)).toBe('no_websocket');
+    vi.unstubAllGlobals();
+    const scope = world.sync.scope('all');
+    await world.sync.close();
+    await expect(scope.ready()).rejects.toMatchObject({ code: 'closed' });
+  });
+
+  test('rows of an earlier session are ready, whatever becomes of the connection', async () => {
+    const world = await online();
+    await world.sync.close();
+    world.server.refusedTokens.add('token');
+    world.open();
+    const ready = waiting(world);
+    await world.run();
+    expect(await ready).toBe('ready');
+    expect(world.sync.status.value).toMatchObject({ state: 'needs-auth' });
+    expect(await waiting(world)).toBe('ready');
+  });
+
+  test('the console says once why it stopped, without the token', async () => {
+    const said = vi.spyOn(console, 'error').mockImplementation(() => {});
+    const world = new World({ log: 'error' });
+    world.token = 'secret-7f3a';
+    world.server.refusedTokens.add('secret-7f3a');
+    const refused = [waiting(world), waiting(world)];
+    await world.run();
+    await Promise.all(refused);
+    expect(said.mock.calls).toEqual([['tidegate: auth_invalid', { message: expect.any(String) }]]);
+    expect(JSON.stringify(said.mock.calls)).not.toContain('7f3a');
+    said.mockRestore();
+  });
+
+  test('a schema that does not fit is logged once and ends the waiting', async () => {
+    const { columns, ...card } = schema.tables.card;
+    const world = new World({
+      schema: { hash: 'other', tables: { card: { ...card, columns: { ...columns, rev: 'int64' } } } },
+    });
+    const ready = waiting(world);
+    await world.run();
+    expect(await ready).toBe('schema_mismatch');
+    expect(world.logged).toEqual(['schema_mismatch']);
+  });
+});
+
+test('in Node a socket of ws connects, given the base url of a server', async () => {
+  const server = new WebSocketServer({ port: 0, host: '127.0.0.1' });
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  const arrived = once(server, 'connection');
+  const sync = createSync({
+    url: `http://127.0.0.1:${port}`,
+    schema,
+    user: 'ada',
+    auth: async () => 'token',
+    log: 'silent',
+    environment: { socket: (url, protocol) => new WebSocket(url, protocol) },
+  });
+  const ready = sync.scope('all').ready();
+  const [socket, request] = (await arrived) as [WebSocket, IncomingMessage];
+  expect(request.url).toBe('/v3/socket');
+  expect(request.headers['sec-websocket-protocol']).toBe('tidegate.v3.msgpack');
+  await once(socket, 'message');
+  socket.close(CLOSE_CODES.auth_failed);
+  await expect(ready).rejects.toBeInstanceOf(SyncError);
+  await sync.close();
+  server.close();
 });
 
 describe('heartbeats', () => {
@@ -307,8 +407,8 @@ describe('reconnecting', () => {
   });
 
   test('indexeddb is refused by name', () => {
-    expect(() => createSync({ url: '', schema, user: '', auth: async () => null, store: 'indexeddb' })).toThrow(
-      expect.objectContaining({ code: 'store_unsupported' }),
-    );
+    expect(() =>
+      createSync({ url: 'ws://model', schema, user: '', auth: async () => null, store: 'indexeddb' }),
+    ).toThrow(expect.objectContaining({ code: 'store_unsupported' }));
   });
 });

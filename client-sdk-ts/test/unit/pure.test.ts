@@ -5,11 +5,13 @@ import fc from 'fast-check';
 import { describe, expect, test, vi } from 'vitest';
 import { text, utf8 } from '../../src/bytes.ts';
 import { canonical, fromWire, sameValue, textFault, toWire } from '../../src/codec.ts';
+import { socketUrl } from '../../src/connection/address.ts';
 import { backoffMs, renewalMs } from '../../src/connection/backoff.ts';
 import { newInt64, newUuid } from '../../src/index.ts';
 import { compareKeys, compareText, rowKey } from '../../src/key.ts';
 import type { Mutation } from '../../src/outbox/entry.ts';
 import { merge } from '../../src/outbox/merge.ts';
+import { refusal } from '../../src/outbox/refusal.ts';
 import { decodeRow } from '../../src/protocol/decode.ts';
 import { encode, Float, type Wire } from '../../src/protocol/encode.ts';
 import type { WireType } from '../../src/schema.ts';
@@ -130,6 +132,30 @@ describe('values', () => {
       expect(() => encode(bad as unknown as Wire)).toThrow(TypeError);
     }
   });
+});
+
+test('a base url gets the path of the socket, and another path stays', () => {
+  for (const [given, url] of [
+    ['ws://127.0.0.1:8787', 'ws://127.0.0.1:8787/v3/socket'],
+    ['http://127.0.0.1:8787/', 'ws://127.0.0.1:8787/v3/socket'],
+    ['https://a.example', 'wss://a.example/v3/socket'],
+    ['wss://a.example?region=1', 'wss://a.example/v3/socket?region=1'],
+    ['https://a.example/sync/v3/socket', 'wss://a.example/sync/v3/socket'],
+    ['ws://[::1]:8787/v3/socket', 'ws://[::1]:8787/v3/socket'],
+  ] as const) {
+    expect(socketUrl(given)).toBe(url);
+  }
+  for (const bad of ['', 'localhost:8787', '/v3/socket', 'ftp://secret-7f3a']) {
+    expect(() => socketUrl(bad)).toThrow(expect.objectContaining({ code: 'invalid_url' }));
+    expect(() => socketUrl(bad)).not.toThrow('7f3a');
+  }
+});
+
+test('a refusal is a sentence, with what the server adds', () => {
+  expect(refusal('row_refused', 'SQLSTATE 42501')).toBe('refused by row-level security: SQLSTATE 42501');
+  expect(refusal('constraint_unique', null)).toBe('another row has this value');
+  expect(refusal('permission_denied', 'SQLSTATE 42501')).toBe('permission denied: SQLSTATE 42501');
+  expect(refusal('of_a_newer_server', null)).toBe('of a newer server');
 });
 
 describe('merging', () => {
