@@ -16,7 +16,7 @@ export default defineConfig({
   },
   server: {
     proxy: {
-      '/demo/token': 'http://127.0.0.1:8787',
+      '/demo': 'http://127.0.0.1:8787',
       '/v3': { target: 'http://127.0.0.1:8787', ws: true },
     },
   },

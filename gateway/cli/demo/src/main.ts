@@ -2,6 +2,7 @@
 
 import { createSync, newInt64, type Scope } from 'tidegate';
 import { type Actions, Board, cardsOf } from './board.ts';
+import { commandToType } from './command.ts';
 import { byId, h } from './dom.ts';
 import { Line } from './line.ts';
 import { OwnWrites } from './own.ts';
@@ -167,11 +168,13 @@ const other = PEOPLE[person.id === 'ada' ? 1 : 0]!;
 const link = byId('other') as HTMLAnchorElement;
 link.href = linkTo(other);
 link.textContent = `Open ${other.name}'s view ↗`;
-byId('lines').append(
-  copyLine(`tidegate sql "update demo.card set title = title || ' ✓' where id = 1"`),
-  copyLine(`tidegate sql "delete from demo.board_member where user_id = 'ben'"`),
-  copyLine(`tidegate sql "insert into demo.board_member (user_id, board_id) values ('ben', 1)"`),
-);
+void commandToType().then((command) => {
+  byId('lines').append(
+    copyLine(`${command} sql "update demo.card set title = title || ' ✓' where id = 1"`),
+    copyLine(`${command} sql "delete from demo.board_member where user_id = 'ben'"`),
+    copyLine(`${command} sql "insert into demo.board_member (user_id, board_id) values ('ben', 1)"`),
+  );
+});
 document.title = `${person.name}: a shared board`;
 line.attach(sync);
 watch(everybody);

@@ -96,6 +96,22 @@ test('a card is dragged to another list', async () => {
   await ada.close();
 });
 
+test('the lines to paste begin with the command that the server tells, else with its name', async () => {
+  const line = async (status: number, contentType: string, body: string) => {
+    const page = await browser.newPage();
+    await page.route('**/demo/program', (route) => route.fulfill({ status, contentType, body }));
+    await page.goto(`${given('TIDEGATE_URL')}/?user=ada`);
+    const text = await page.locator('#lines code').first().textContent();
+    await page.close();
+    return text;
+  };
+  expect(await line(200, 'text/plain; charset=utf-8', 'target/debug/tidegate --data /data/.tidegate\n')).toMatch(
+    /^target\/debug\/tidegate --data \/data\/.tidegate sql "update demo\.card/,
+  );
+  expect(await line(404, 'text/plain', 'not found')).toMatch(/^tidegate sql "/);
+  expect(await line(200, 'text/html', '<!doctype html>')).toMatch(/^tidegate sql "/);
+});
+
 test('SQL from outside shows at once', async () => {
   const ada = await open('ada');
   const first = title();
