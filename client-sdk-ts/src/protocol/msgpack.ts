@@ -139,6 +139,6 @@ export function unpack(bytes: Uint8Array): Packed {
   };
 
   const whole = value(0);
-  if (at !== bytes.length) throw malformed('bytes follow its end');
+  if (at !== bytes.length) throw malformed('bytes follow');
   return whole;
 }
