@@ -1,7 +1,8 @@
 //! Rebuild pages: key ranges of a scope's rows, each read at its own position, encoded once and shared.
 //!
 //! A *run* is one walk through a scope. Its token says from where on effects must be replayed: the position at which its first
-//! page was read. Everybody who begins while a run is fresh joins it, so many clients read the database once. A token goes on at
+//! page was read. Whoever begins while a run is fresh joins it, so many clients read the database once; but a run that began before
+//! the subject's grant shows what was there before the grant, so it is not for that subject (V7). A token goes on at
 //! any gateway, after eviction or restart: whoever holds the page's bytes is only faster.
 //!
 //! The cache holds no truth. Evicting a page costs a query.
@@ -76,8 +77,11 @@ pub struct RunPosition {
 /// A session's wish: where to go on.
 #[derive(Clone, Debug)]
 pub enum RebuildFrom {
-    /// From the beginning, in any fresh run.
-    Start,
+    /// From the beginning, in any fresh run that began at or after the start of the subject's grant (V7).
+    Start {
+        /// The start of the grant.
+        since: Point,
+    },
     /// Where a token of some run, here or elsewhere, left off.
     Token(RebuildToken),
     /// The next page.
@@ -143,7 +147,9 @@ impl Rebuilds {
     ) -> Result<(RunPosition, Arc<RebuildPage>), RebuildError> {
         let RunPosition { run, after } = match from {
             RebuildFrom::Next(position) => position,
-            RebuildFrom::Start => RunPosition { run: self.fresh_run(feed).await?, after: None },
+            RebuildFrom::Start { since } => {
+                RunPosition { run: self.fresh_run(feed, since).await?, after: None }
+            }
             RebuildFrom::Token(token) => {
                 let after = token.after.map(|(relation, key)| (RelationId(relation), key));
                 RunPosition { run: self.run_of_token(feed, token.earliest).await?, after }
@@ -162,17 +168,25 @@ impl Rebuilds {
         Ok((RunPosition { run, after: page.after.clone() }, page))
     }
 
-    async fn fresh_run(&self, feed: &Feed) -> Result<Arc<Run>, RebuildError> {
-        let now = Instant::now();
-        let cell = {
-            let mut cache = self.cache();
-            let age_max = self.bounds.run_age_max;
-            cache.fresh.retain(|_, (began, _)| now.duration_since(*began) < age_max);
-            cache.fresh.entry(feed.number).or_insert_with(|| (now, Arc::default())).1.clone()
-        };
-        let run = cell.get_or_try_init(|| self.begin_run(feed, None)).await?.clone();
-        self.cache().runs.entry((feed.number, run.earliest)).or_insert(cell);
-        Ok(run)
+    async fn fresh_run(&self, feed: &Feed, since: Point) -> Result<Arc<Run>, RebuildError> {
+        let mut begun = false;
+        loop {
+            let cell = self.cache().fresh_cell(feed.number, Instant::now(), self.bounds.run_age_max);
+            let begin = || {
+                begun = true;
+                self.begin_run(feed, None)
+            };
+            let run = cell.get_or_try_init(begin).await?.clone();
+            if run.may_be_joined(since) {
+                self.cache().runs.entry((feed.number, run.earliest)).or_insert(cell);
+                return Ok(run);
+            }
+            self.cache().outdate(feed.number, &cell);
+            // The grant was read from this log: a run that begins now and yet before it has read another one.
+            if begun {
+                return Err(RebuildError::BeforeGrant);
+            }
+        }
     }
 
     async fn run_of_token(&self, feed: &Feed, earliest: Point) -> Result<Arc<Run>, RebuildError> {
@@ -200,7 +214,27 @@ impl Rebuilds {
     }
 }
 
+impl Cache {
+    /// The run that newcomers join, begun or to be begun.
+    fn fresh_cell(&mut self, number: ScopeNumber, now: Instant, age_max: Duration) -> Arc<Cell> {
+        self.fresh.retain(|_, (began, _)| now.duration_since(*began) < age_max);
+        self.fresh.entry(number).or_insert_with(|| (now, Arc::default())).1.clone()
+    }
+
+    /// Somebody may not join this run: the next one who begins, begins another. Those inside it go on.
+    fn outdate(&mut self, number: ScopeNumber, cell: &Arc<Cell>) {
+        if self.fresh.get(&number).is_some_and(|(_, fresh)| Arc::ptr_eq(fresh, cell)) {
+            self.fresh.remove(&number);
+        }
+    }
+}
+
 impl Run {
+    /// V7: whether all that it shows was there at or after the start of a grant.
+    pub(crate) fn may_be_joined(&self, since: Point) -> bool {
+        self.earliest >= since
+    }
+
     /// A run that only has its beginning.
     #[cfg(test)]
     pub(crate) fn beginning_at(earliest: Point) -> Arc<Run> {

@@ -23,6 +23,9 @@ pub enum RebuildError {
     /// The registry generation in force could not be read.
     #[error("{0}")]
     Registry(#[from] RegistryError),
+    /// A run that has just begun begins before the grant that it was begun for: what it read is not the log that gave the grant.
+    #[error("the log is behind the grant")]
+    BeforeGrant,
     /// A stored row does not have the shape that its registry generation says.
     #[error("a projected row of relation {0} is damaged")]
     Damaged(RelationId),

@@ -300,7 +300,10 @@ impl Session {
     }
 
     fn rebuild(&mut self, number: ScopeNumber, reason: RebuildReason) {
-        self.rebuild_from(number, reason, RebuildFrom::Start);
+        let scope = self.scopes.get(&number).map(|subscription| &subscription.feed.name);
+        // A scope that is not granted any more is not subscribed any more.
+        let Some(since) = scope.and_then(|name| self.grants.since(name)) else { return };
+        self.rebuild_from(number, reason, RebuildFrom::Start { since });
     }
 
     fn rebuild_from(&mut self, number: ScopeNumber, reason: RebuildReason, from: RebuildFrom) {

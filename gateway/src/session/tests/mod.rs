@@ -10,7 +10,11 @@ use world::{Change, Sizes, World};
 /// What happens next.
 #[derive(Clone, Debug)]
 enum Step {
-    Commit { changes: Vec<Change>, grants: Vec<(usize, bool)>, materialize: bool },
+    Commit {
+        changes: Vec<Change>,
+        grants: Vec<(usize, bool)>,
+        materialize: bool,
+    },
     BeginRead,
     EndRead,
     Message,
@@ -22,6 +26,16 @@ enum Step {
     Reconnect,
     Prune(usize),
     ForgetRuns,
+    /// Taken, some changes, given again.
+    Regrant {
+        scope: usize,
+        between: Vec<Change>,
+    },
+    /// Another member, whose grants are older, reads a scope as whoever has begun so often.
+    ElderRebuilds {
+        scope: usize,
+        nth: u32,
+    },
 }
 
 fn changes() -> impl Strategy<Value = Vec<Change>> {
@@ -48,6 +62,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Reconnect),
         1 => (0..3usize).prop_map(Step::Prune),
         1 => Just(Step::ForgetRuns),
+        2 => (0..3usize, changes()).prop_map(|(scope, between)| Step::Regrant { scope, between }),
+        2 => (0..3usize, 0..3u32).prop_map(|(scope, nth)| Step::ElderRebuilds { scope, nth }),
     ]
 }
 
@@ -100,6 +116,12 @@ fn run(sizes: Sizes, steps: Vec<Step>) {
             Step::Reconnect => world.reconnect(),
             Step::Prune(scope) => world.prune(scope),
             Step::ForgetRuns => world.forget_runs(),
+            Step::Regrant { scope, between } => {
+                world.commit(&[], &[(scope, false)], false);
+                world.commit(&between, &[], false);
+                world.commit(&[], &[(scope, true)], false);
+            }
+            Step::ElderRebuilds { scope, nth } => world.elder_rebuilds(scope, nth),
         }
     }
     world.settle();

@@ -122,6 +122,26 @@ fn a_resume_that_would_replay_more_than_the_scope_rebuilds_instead() {
 }
 
 #[test]
+fn v7_a_run_from_before_the_grant_is_not_for_whoever_is_granted_later() {
+    let mut world = World::new(Sizes { rebuild_rows: 1, ..Sizes::default() });
+    world.commit(&[change(1, 0b001), change(2, 0b001)], &[(0, false)], false);
+    world.elder_rebuilds(0, 0);
+    world.turns();
+    world.elder_rebuilds(0, 0);
+    // Gone before the grant, but in the elder's pages; and never in them, but among what its run would replay.
+    world.commit(&[change(1, 0)], &[], false);
+    world.commit(&[change(3, 0b001)], &[], false);
+    world.commit(&[change(3, 0)], &[], false);
+    world.commit(&[], &[(0, true)], false);
+    world.turns();
+    world.subscribe(0);
+    let seen = world.turns();
+    assert!(seen.iter().any(|seen| matches!(seen, Seen::Rebuild { .. })), "{seen:?}");
+    assert!(seen.iter().all(|seen| !matches!(seen, Seen::Page { .. })), "nothing to replay: {seen:?}");
+    world.settle();
+}
+
+#[test]
 fn v7_what_was_taken_does_not_even_leave_the_queue() {
     let mut world = joined(Sizes { outbox_bytes: 1, ..Sizes::default() });
     for key in 0..3 {

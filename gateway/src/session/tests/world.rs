@@ -6,7 +6,9 @@ mod database;
 
 use super::model_client::{Arrived, ModelClient, Rows, Seen};
 use crate::grants::SubjectGrants;
-use crate::hub::{Core, HubBounds, KeyRing, Mailbox, MemberId, Message, PageBounds, Press, Request, Stretch};
+use crate::hub::{
+    Core, Feed, FeedKey, HubBounds, KeyRing, Mailbox, MemberId, Message, PageBounds, Press, Request, Stretch,
+};
 use crate::push::PushReply;
 use crate::rebuild::{After, RebuildFrom, RebuildPage, Run, RunPosition};
 use crate::registry::Registries;
@@ -112,6 +114,8 @@ pub struct World {
     reading: Option<InFlight>,
     rebuilt: HashMap<(u32, Point, After), Arc<RebuildPage>>,
     runs: HashMap<u32, Arc<Run>>,
+    /// Another member, and the feeds that it has.
+    elder: Option<(Arc<Mailbox>, BTreeMap<FeedKey, Arc<Feed>>)>,
     member: u64,
     mailbox: Arc<Mailbox>,
     pub session: Session,
@@ -196,6 +200,7 @@ impl World {
             reading: None,
             rebuilt: HashMap::new(),
             runs: HashMap::new(),
+            elder: None,
             member: 0,
             mailbox: Arc::new(Mailbox::new(sizes.mailbox_batches)),
             session,

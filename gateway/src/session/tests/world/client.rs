@@ -159,7 +159,31 @@ impl World {
         for scope in SCOPES {
             if let Ok(token) = self.press.keys.open_rebuild(&ScopeName(scope.into()), &rebuild.token) {
                 self.points.insert(scope.into(), token.earliest);
+                // What was queued under an earlier grant has been dropped with it: this came under the grant of now.
+                if let Some(since) = self.session.grants.since(&ScopeName(scope.into())) {
+                    assert!(token.earliest >= since, "V7: a run from before the grant in {scope}");
+                    self.check_rows_are_granted(scope, since, rebuild);
+                }
             }
+        }
+    }
+
+    /// V7: each row was in the scope at some time since the grant.
+    fn check_rows_are_granted(&self, scope: &str, since: Point, rebuild: &tidegate_protocol::Rebuild<'_>) {
+        let granted: Vec<&Rows> = (0..self.log.len())
+            .filter(|index| {
+                let next = self.log.get(index + 1);
+                // What a transaction left holds until the next one: also through the start of the grant.
+                next.is_none_or(|next| Point::TransactionEnd { commit_lsn: next.commit } > since)
+            })
+            .map(|index| &self.log[index].rows[name_static(scope)])
+            .collect();
+        for row in &rebuild.rows {
+            let held = (&(row.table.0, row.key.to_row_key()), row.version);
+            assert!(
+                granted.iter().any(|rows| rows.get(held.0).is_some_and(|(version, _)| *version == held.1)),
+                "V7: a row from before the grant in {scope}"
+            );
         }
     }
 
@@ -191,6 +215,9 @@ impl World {
                     })
                     .collect();
                 assert_eq!(*effects, expected, "P6: nothing twice, nothing skipped, in {name}");
+                if let Some(since) = self.session.grants.since(&ScopeName(name.clone())) {
+                    assert!(begin >= since, "V7: effects from before the grant in {name}");
+                }
                 assert!(self.client.assigned.contains(name), "V7: only under a grant");
                 if fin && self.client.is_joined(name) {
                     self.check_cut();

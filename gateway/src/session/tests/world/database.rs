@@ -282,6 +282,35 @@ impl World {
         }
     }
 
+    /// A member who has always been granted everything reads a scope: its run is in the cache from now on.
+    pub fn elder_rebuilds(&mut self, scope: usize, nth: u32) {
+        let member = MemberId(u64::MAX);
+        if self.elder.is_none() {
+            let client = ClientKey { subject: Subject("elder".into()), client: self.client_id };
+            let mailbox = Arc::new(Mailbox::new(1));
+            self.core.request(Request::Register { member, client, mailbox: mailbox.clone() });
+            self.elder = Some((mailbox, BTreeMap::new()));
+        }
+        let key = FeedKey { scope: ScopeName(SCOPES[scope].into()), nth };
+        self.core.request(Request::Attach { member, feed: key.clone() });
+        let (mailbox, feeds) = self.elder.as_mut().expect("just made");
+        while let Some(message) = mailbox.pop() {
+            if let Message::Attached(feed) = message {
+                feeds.insert(feed.key(), feed);
+            }
+        }
+        // Unknown until the next read of the tail has told about the scope.
+        let Some(feed) = feeds.get(&key).cloned() else { return };
+        let mut from = RebuildFrom::Start { since: Point::GenerationStart };
+        loop {
+            let (position, page) = self.rebuild_page(&feed, from);
+            if page.done {
+                return;
+            }
+            from = RebuildFrom::Next(position);
+        }
+    }
+
     pub(super) fn rebuild_page(
         &mut self,
         feed: &crate::hub::Feed,
@@ -290,7 +319,8 @@ impl World {
         let bit = SCOPES.iter().position(|scope| *scope == feed.name.0).expect("known");
         let now = TailPosition { end: self.tip(), inside: None }.point();
         let (run, after) = match from {
-            RebuildFrom::Start => {
+            RebuildFrom::Start { since } => {
+                self.runs.retain(|number, run| *number != feed.number.0 || run.may_be_joined(since));
                 let run = self.runs.entry(feed.number.0).or_insert_with(|| Run::beginning_at(now)).clone();
                 (run, None)
             }
