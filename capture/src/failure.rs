@@ -44,6 +44,13 @@ pub enum Disposition {
     Poison,
 }
 
+impl Disposition {
+    /// Whether it passes by itself, or by the act of an administrator, without anybody acting on the stream.
+    pub fn passes(self) -> bool {
+        matches!(self, Disposition::Transient | Disposition::Configuration)
+    }
+}
+
 /// Tries of an [`Disposition::Internal`] failure before it counts as poison.
 pub const INTERNAL_TRIES: u32 = 3;
 
@@ -80,26 +87,30 @@ pub struct Fault {
     pub code: Option<SqlState>,
     /// Our words for it.
     pub what: &'static str,
+    /// The size of what was too large for us, where that was it.
+    pub too_large_bytes: Option<u64>,
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.code {
-            Some(code) => write!(f, "{} (SQLSTATE {code})", self.what),
-            None => f.write_str(self.what),
+        match (self.code, self.too_large_bytes) {
+            (Some(code), _) => write!(f, "{} (SQLSTATE {code})", self.what),
+            (None, Some(bytes)) => write!(f, "{}: {bytes} bytes", self.what),
+            (None, None) => f.write_str(self.what),
         }
     }
 }
 
 impl Fault {
+    /// One that no code of the server tells.
+    pub(crate) const fn ours(disposition: Disposition, what: &'static str) -> Fault {
+        Fault { disposition, code: None, what, too_large_bytes: None }
+    }
+
     fn server(code: &str) -> Fault {
         match SqlState::parse(code) {
-            Some(code) => Fault { disposition: classify(code), code: Some(code), what: what(code) },
-            None => Fault {
-                disposition: Disposition::Poison,
-                code: None,
-                what: "the server refused without a code",
-            },
+            Some(code) => Fault { code: Some(code), ..Fault::ours(classify(code), what(code)) },
+            None => Fault::ours(Disposition::Poison, "the server refused without a code"),
         }
     }
 }
@@ -133,14 +144,12 @@ fn what(code: SqlState) -> &'static str {
 
 impl From<&sqlx::Error> for Fault {
     fn from(error: &sqlx::Error) -> Fault {
-        let transient = |what| Fault { disposition: Disposition::Transient, code: None, what };
-        let poison = |what| Fault { disposition: Disposition::Poison, code: None, what };
+        let transient = |what| Fault::ours(Disposition::Transient, what);
+        let poison = |what| Fault::ours(Disposition::Poison, what);
         match error {
             sqlx::Error::Database(error) => Fault::server(error.code().as_deref().unwrap_or_default()),
             sqlx::Error::Io(_) => transient("the connection broke"),
-            sqlx::Error::Tls(_) => {
-                Fault { disposition: Disposition::Configuration, code: None, what: "TLS could not be set up" }
-            }
+            sqlx::Error::Tls(_) => Fault::ours(Disposition::Configuration, "TLS could not be set up"),
             // Both come from a stream cut in the middle of a message.
             sqlx::Error::Protocol(_) => transient("the connection lost step"),
             sqlx::Error::WorkerCrashed | sqlx::Error::PoolClosed | sqlx::Error::PoolTimedOut => {
@@ -158,8 +167,8 @@ impl From<&sqlx::Error> for Fault {
 impl From<&pgwire_replication::PgWireError> for Fault {
     fn from(error: &pgwire_replication::PgWireError) -> Fault {
         use pgwire_replication::PgWireError as E;
-        let transient = |what| Fault { disposition: Disposition::Transient, code: None, what };
-        let configuration = |what| Fault { disposition: Disposition::Configuration, code: None, what };
+        let transient = |what| Fault::ours(Disposition::Transient, what);
+        let configuration = |what| Fault::ours(Disposition::Configuration, what);
         match error {
             E::Io(_) => transient("the replication connection broke"),
             E::Task(_) | E::Internal(_) => transient("the replication client ended"),
@@ -171,10 +180,9 @@ impl From<&pgwire_replication::PgWireError> for Fault {
                 let code = text.rsplit_once("(SQLSTATE ").and_then(|(_, rest)| rest.strip_suffix(')'));
                 Fault::server(code.unwrap_or_default())
             }
-            E::MessageTooLarge { .. } => Fault {
-                disposition: Disposition::Poison,
-                code: None,
-                what: "one message exceeds message_bytes_max",
+            E::MessageTooLarge { payload_bytes, .. } => Fault {
+                too_large_bytes: Some(*payload_bytes as u64),
+                ..Fault::ours(Disposition::Poison, "one message exceeds message_bytes_max")
             },
             _ => transient("the replication client failed"),
         }

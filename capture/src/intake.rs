@@ -76,12 +76,20 @@ impl Intake {
         self.barrier = Some(nonce);
     }
 
-    /// Takes one event. `reader` is asked for registry snapshots and for the records of replayed transactions.
+    /// Takes what has come of waiting for an event. A source that fails, fails after what it has sent: that becomes durable first, or a
+    /// failure that repeats itself would keep it from ever becoming so. `reader` is asked for registry snapshots and for the records of replayed transactions.
     pub(crate) async fn take(
         &mut self,
-        event: SourceEvent,
+        event: Result<SourceEvent, CaptureError>,
         reader: &mut PgConnection,
     ) -> Result<(), CaptureError> {
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                self.stopped = Some(error);
+                return Ok(());
+            }
+        };
         let step = match event {
             SourceEvent::KeepAlive(end) => {
                 // A3: in the middle of a transaction it says nothing about idleness.
@@ -108,8 +116,10 @@ impl Intake {
             Err(error) => Err(error.into()),
         };
         match taken {
-            // Everything before it becomes durable first, also what is on its way into a commit; then it blocks.
-            Err(error @ CaptureError::Blocked(_)) => {
+            // A test's crash waits for nothing.
+            Err(killed @ CaptureError::Killed(_)) => Err(killed),
+            // Everything before it becomes durable first, also what is on its way into a commit; then it blocks, or is tried again.
+            Err(error) => {
                 self.stopped = Some(error);
                 Ok(())
             }

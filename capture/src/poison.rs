@@ -9,7 +9,7 @@ use crate::failure::SqlState;
 use sqlx::postgres::PgRow;
 use sqlx::{Acquire, PgConnection, Row};
 use tidegate_model::{GenerationId, Lsn, RelationId};
-use tidegate_stream::Failure;
+use tidegate_stream::{Failure, FailureClass};
 
 /// One quarantine record. No row values, no text of the server (Q1).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,8 +162,17 @@ pub(crate) struct Blocking {
     pub(crate) id: i64,
     pub(crate) commit_lsn: Lsn,
     pub(crate) failure_class: String,
+    /// The transaction is not known: `commit_lsn` is the processed boundary.
+    pub(crate) at_boundary: bool,
     /// An operator has asked for one more try.
     pub(crate) retrying: bool,
+}
+
+impl Blocking {
+    /// Whether materializing this transaction clears the record: it is the poisoned one, or the first that could be read again.
+    pub(crate) fn is_settled_by(&self, commit_lsn: Lsn) -> bool {
+        if self.at_boundary { commit_lsn >= self.commit_lsn } else { commit_lsn == self.commit_lsn }
+    }
 }
 
 /// The one blocking record, if any.
@@ -175,10 +184,12 @@ pub(crate) async fn blocking(connection: &mut PgConnection) -> Result<Option<Blo
     .await
     .doing("look for poison")?;
     let blocking = |row: PgRow| -> Result<Blocking, sqlx::Error> {
+        let failure_class: String = row.try_get("failure_class")?;
         Ok(Blocking {
             id: row.try_get("id")?,
             commit_lsn: row.try_get::<SqlLsn, _>("commit_lsn")?.0,
-            failure_class: row.try_get("failure_class")?,
+            at_boundary: FailureClass::ALL.iter().any(|c| c.as_str() == failure_class && c.at_boundary()),
+            failure_class,
             retrying: row.try_get::<String, _>("status")? == "retrying",
         })
     };
@@ -187,6 +198,19 @@ pub(crate) async fn blocking(connection: &mut PgConnection) -> Result<Option<Blo
 
 /// Clears the record of a transaction that a retry has materialized, in the same database transaction.
 pub(crate) async fn resolve(transaction: &mut PgConnection, id: i64) -> Result<(), CaptureError> {
+    clear(transaction, id, "materialized").await
+}
+
+/// Clears a record at the boundary, once the stream was read past it without a transaction.
+pub(crate) async fn resolve_read(connection: &mut PgConnection, id: i64) -> Result<(), CaptureError> {
+    let mut transaction = connection.begin().await.doing("resolve poison")?;
+    clear(&mut transaction, id, "read on").await?;
+    transaction.commit().await.doing("resolve poison")?;
+    tracing::info!(poison = id, "poison resolved");
+    Ok(())
+}
+
+async fn clear(transaction: &mut PgConnection, id: i64, outcome: &str) -> Result<(), CaptureError> {
     sqlx::query(
         "update tidegate.poison set status = 'resolved', resolved_at = clock_timestamp() where id = $1",
     )
@@ -196,9 +220,10 @@ pub(crate) async fn resolve(transaction: &mut PgConnection, id: i64) -> Result<(
     .doing("resolve poison")?;
     sqlx::query(
         "insert into tidegate.audit (actor, action, subject, outcome)
-         values ('worker', 'poison.retry', jsonb_build_object('poison', $1::int8), 'materialized')",
+         values ('worker', 'poison.retry', jsonb_build_object('poison', $1::int8), $2)",
     )
     .bind(id)
+    .bind(outcome)
     .execute(&mut *transaction)
     .await
     .doing("resolve poison")?;

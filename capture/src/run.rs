@@ -60,6 +60,7 @@ pub(crate) async fn session(worker: &mut Worker) -> Result<Infallible, CaptureEr
         None => baseline::first_start(worker, &mut sql, claim).await?,
     };
     let retrying = worker.refuse_poison(poison::blocking(&mut sql.control).await?)?;
+    worker.on_stream = true;
     let (mut source, boundary) = open_stream(worker, &mut sql, claim, &stream).await?;
     let in_force =
         progress::registry_in_force(&mut sql.control, stream.generation, boundary.acknowledged).await?;
@@ -98,6 +99,13 @@ pub(crate) async fn session(worker: &mut Worker) -> Result<Infallible, CaptureEr
         if let Some(failure) = intake.take_failure() {
             return Err(failure);
         }
+        if let Some(seen) = intake.idle()
+            && worker.has_read(seen)
+            && let Some(id) = materializer.retried_at_boundary()
+        {
+            poison::resolve_read(&mut sql.writer, id).await?;
+            materializer.resolved();
+        }
         let moved =
             acknowledge(worker, &mut acknowledger, &source, intake.idle(), &stream, claim, &mut sql).await?;
         materializer.idle(moved);
@@ -114,7 +122,7 @@ async fn connect(worker: &Worker) -> Result<Connections, CaptureError> {
 
 /// A9: reconcile, require that slot and acknowledgement agree, then stream explicitly from there.
 async fn open_stream(
-    worker: &Worker,
+    worker: &mut Worker,
     sql: &mut Connections,
     claim: Claim,
     stream: &Stream,
@@ -122,10 +130,10 @@ async fn open_stream(
     let mut boundary = stream.boundary;
     let facts = slot::release(&mut sql.control, &stream.slot).await?;
     let confirmed = slot::check_usable(&stream.slot, facts.as_ref(), worker.endpoint.database())?;
-    let limits = &worker.config.limits;
+    let limits = worker.config.limits;
     let start = confirmed.max(boundary.acknowledged);
     let gated =
-        Gated::connect(&worker.stream_thread, &worker.endpoint, worker.id, limits, &stream.slot, start)
+        Gated::connect(&worker.stream_thread, &worker.endpoint, worker.id, &limits, &stream.slot, start)
             .await?;
     slot::check_server(stream, &gated.server, slot::database_oid(&mut sql.control).await?)?;
     let mut writer =
@@ -144,8 +152,9 @@ async fn open_stream(
         ));
     }
     fail_point!(SLOT_RECONCILED);
+    worker.read_until = gated.server.flush;
     ownership::record_walsender(&mut sql.writer, claim, gated.walsender_pid).await?;
-    Ok((gated.start(&worker.stream_thread, limits).await?, boundary))
+    Ok((gated.start(&worker.stream_thread, &limits).await?, boundary))
 }
 
 /// Waits for something to do, then takes what has arrived, as far as one commit may reach.
@@ -160,13 +169,13 @@ async fn receive(
         let event = tokio::select! {
             biased;
             () = worker.heartbeat.ownership_lost() => return Err(CaptureError::OwnershipLost),
-            event = source.receive() => event?,
+            event = source.receive() => event,
             () = until(due) => return Ok(()),
         };
         intake.take(event, control).await?;
     }
     while !intake.is_full() && !intake.is_old(Instant::now()) {
-        match source.try_receive()? {
+        match source.try_receive().transpose() {
             Some(event) => intake.take(event, control).await?,
             None => break,
         }
@@ -191,12 +200,8 @@ async fn materialize(
             biased;
             done = &mut work => break done?,
             event = source.receive(), if !intake.is_full() => {
-                let taken = match event {
-                    Ok(event) => intake.take(event, &mut sql.control).await,
-                    Err(error) => Err(error),
-                };
-                if let Err(error) = taken {
-                    // It is not about the group: that one comes again, and its commit may have succeeded.
+                // A failure is not about the group: it waits inside until that is durable.
+                if let Err(error) = intake.take(event, &mut sql.control).await {
                     worker.attempt = None;
                     return Err(error);
                 }

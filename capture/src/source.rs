@@ -10,7 +10,7 @@ use crate::config::Limits;
 use crate::endpoint::Endpoint;
 use crate::error::Doing;
 use crate::failpoints::fail_point;
-use crate::failure::Fault;
+use crate::failure::{Disposition, Fault};
 use crate::settings::{self, Purpose, application_name};
 use crate::{CaptureError, Refusal};
 use bytes::Bytes;
@@ -256,11 +256,7 @@ impl Drop for Source {
     }
 }
 
-const ENDED: Fault = Fault {
-    disposition: crate::failure::Disposition::Transient,
-    code: None,
-    what: "the server ended the stream",
-};
+const ENDED: Fault = Fault::ours(Disposition::Transient, "the server ended the stream");
 
 const ENDED_HERE: Refusal = Refusal::Inconsistent("the stream's thread has ended");
 

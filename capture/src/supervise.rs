@@ -1,6 +1,7 @@
 //! What follows a failure: wait and try again, go one by one, quarantine, or give up. The session that failed is gone; the next one
 //! reads progress first, because a lost COMMIT may have succeeded.
 
+use crate::acknowledge::IdleObservation;
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::error::Doing;
@@ -39,6 +40,20 @@ pub(crate) struct Worker {
     failures: u32,
     /// Consecutive internal errors of the server on one transaction.
     internal_failures: u32,
+    /// Whether this session got as far as the active stream: before that it has read nothing that could be poison.
+    pub(crate) on_stream: bool,
+    /// What has failed since the stream last moved.
+    pub(crate) trouble: Option<Trouble>,
+    /// Where the server's WAL ended when this session opened the stream: whatever an earlier session failed on lies before it.
+    pub(crate) read_until: Lsn,
+}
+
+/// Failures without progress. Opening the stream again is none: until a commit, or a keepalive from past the failure, the heartbeat
+/// says what is wrong and since when (Q4).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Trouble {
+    /// Sessions that the server ended with an error that does not pass, on no transaction in particular.
+    refusals: u32,
 }
 
 /// Transactions on their way into one commit.
@@ -92,18 +107,22 @@ impl Worker {
             claim: None,
             failures: 0,
             internal_failures: 0,
+            on_stream: false,
+            trouble: None,
+            read_until: Lsn::ZERO,
         })
     }
 
     /// One session after the other, until an error that waiting does not help.
     pub(crate) async fn supervise(&mut self) -> CaptureError {
         loop {
+            self.on_stream = false;
             let error = match session(self).await {
                 Ok(never) => match never {},
                 Err(error) => error,
             };
             let attempt = self.attempt.take();
-            match decide(&error, attempt, self.internal_failures) {
+            match decide(&error, attempt, self.internal_failures, self.refusals()) {
                 Next::GiveUp => return error,
                 Next::Singly(until) => {
                     tracing::info!(%error, until = %until, "a group failed: its transactions follow one by one");
@@ -113,6 +132,9 @@ impl Worker {
                     if attempt.is_some() && error.disposition() == Disposition::Internal {
                         self.internal_failures += 1;
                     }
+                    let refused = attempt.is_none() && !error.disposition().passes();
+                    let trouble = self.trouble.get_or_insert_default();
+                    trouble.refusals += u32::from(refused && self.on_stream);
                     self.back_off(&error).await;
                 }
                 Next::Quarantine(failure, code) => {
@@ -123,6 +145,11 @@ impl Worker {
                 Next::Wait => self.wait_for_operator().await,
             }
         }
+    }
+
+    /// Earlier refusals of the active stream, if that is what has failed.
+    fn refusals(&self) -> Option<u32> {
+        self.on_stream.then(|| self.trouble.map_or(0, |trouble| trouble.refusals))
     }
 
     async fn back_off(&mut self, error: &CaptureError) {
@@ -163,6 +190,8 @@ impl Worker {
 
     /// Q3: until an operator asks for a retry, or a reset has left the record behind.
     async fn wait_for_operator(&mut self) {
+        // A retry is under way until it has succeeded: meanwhile the heartbeat stays as it is.
+        self.trouble = Some(Trouble::default());
         let mut connection = None;
         loop {
             match self.blocking(&mut connection).await {
@@ -237,16 +266,38 @@ impl Worker {
         }
     }
 
-    /// The stream runs.
+    /// The stream runs. Whether it flows is another matter after a failure.
     pub(crate) fn streaming(&mut self, stream: &Stream, processed: Lsn) {
         tracing::info!(slot = stream.slot, at = %stream.boundary.acknowledged, "streaming");
+        let flows = self.trouble.is_none();
         self.heartbeat.update(|status| {
-            status.state = State::Streaming;
-            status.reason = None;
+            if flows {
+                status.state = State::Streaming;
+                status.reason = None;
+            }
             status.processed = Some(processed);
             status.materialized_commit = stream.materialized_commit;
             status.registry_generation = Some(stream.registry_generation);
         });
+    }
+
+    /// Something has got through.
+    fn flows(&mut self) {
+        if self.trouble.take().is_some() {
+            self.failures = 0;
+            self.heartbeat.state(State::Streaming, None);
+        }
+    }
+
+    /// Whether the server has sent everything that it had when this session began, and nothing of it waits here: what an earlier
+    /// session failed on is behind.
+    pub(crate) fn has_read(&mut self, seen: IdleObservation) -> bool {
+        let read =
+            !seen.transaction_open && seen.pending_transactions == 0 && seen.keepalive_end >= self.read_until;
+        if read {
+            self.flows();
+        }
+        read
     }
 
     /// A commit has returned.
@@ -269,6 +320,7 @@ impl Worker {
             status.registry_generation = Some(done.registry);
             status.pending_since_pg_micros = None;
         });
+        self.flows();
     }
 
     /// Transactions wait for a commit since then.
@@ -321,7 +373,15 @@ fn now_pg_micros() -> i64 {
 }
 
 /// The whole table of failures and what follows.
-fn decide(error: &CaptureError, attempt: Option<Attempt>, internal_failures: u32) -> Next {
+///
+/// `refusals`: how often the server has refused to go on with the active stream, without progress since; `None` where the session has
+/// not got there.
+fn decide(
+    error: &CaptureError,
+    attempt: Option<Attempt>,
+    internal_failures: u32,
+    refusals: Option<u32>,
+) -> Next {
     match error {
         CaptureError::Killed(_)
         | CaptureError::OwnershipLost
@@ -337,13 +397,27 @@ fn decide(error: &CaptureError, attempt: Option<Attempt>, internal_failures: u32
             }
             None => Next::Quarantine(failure.clone(), None),
         },
-        CaptureError::Failed { doing, fault } => refused(doing, fault, attempt, internal_failures),
+        CaptureError::Failed { doing, fault } => match attempt {
+            Some(attempt) => refused(doing, fault, attempt, internal_failures),
+            None => unreadable(doing, fault, refusals),
+        },
     }
 }
 
-/// The server refused. Outside of materialization it has refused no transaction, and asking again is all there is to do.
-fn refused(doing: &str, fault: &Fault, attempt: Option<Attempt>, internal_failures: u32) -> Next {
-    let Some(attempt) = attempt else { return Next::Again };
+/// The server refused no transaction that we know. Before the active stream, asking again is all there is to do. On it, what does not
+/// pass and comes again is poison like any other (Q4): what follows the boundary cannot be read.
+fn unreadable(doing: &str, fault: &Fault, refusals: Option<u32>) -> Next {
+    let Some(refusals) = refusals.filter(|_| !fault.disposition.passes()) else { return Next::Again };
+    let class = match fault.too_large_bytes {
+        Some(_) => FailureClass::MessageTooLarge,
+        None if refusals + 1 < INTERNAL_TRIES => return Next::Again,
+        None => FailureClass::StreamUnreadable,
+    };
+    Next::Quarantine(Box::new(Failure::new(class, format!("{doing}: {fault}"))), fault.code)
+}
+
+/// The server refused to materialize.
+fn refused(doing: &str, fault: &Fault, attempt: Attempt, internal_failures: u32) -> Next {
     match fault.disposition {
         Disposition::Transient | Disposition::Configuration => Next::Again,
         _ if attempt.transactions > 1 => Next::Singly(attempt.last_end),
@@ -362,7 +436,7 @@ mod tests {
 
     fn failed(code: &str) -> CaptureError {
         let code = SqlState::parse(code).expect("a code");
-        let fault = Fault { disposition: classify(code), code: Some(code), what: "x" };
+        let fault = Fault { code: Some(code), ..Fault::ours(classify(code), "x") };
         CaptureError::Failed { doing: "insert effects".into(), fault }
     }
 
@@ -370,8 +444,8 @@ mod tests {
     fn r2_a_failed_group_goes_one_by_one_and_only_the_bad_one_is_quarantined() {
         let group = Some(Attempt { first_commit: Lsn(10), last_end: Lsn(50), transactions: 3 });
         let single = Some(Attempt { first_commit: Lsn(20), last_end: Lsn(30), transactions: 1 });
-        assert_eq!(decide(&failed("23505"), group, 0), Next::Singly(Lsn(50)));
-        let Next::Quarantine(failure, code) = decide(&failed("23505"), single, 0) else {
+        assert_eq!(decide(&failed("23505"), group, 0, Some(0)), Next::Singly(Lsn(50)));
+        let Next::Quarantine(failure, code) = decide(&failed("23505"), single, 0, Some(0)) else {
             panic!("quarantined")
         };
         assert_eq!((failure.commit_lsn, failure.end_lsn), (Some(Lsn(20)), Some(Lsn(30))));
@@ -382,12 +456,26 @@ mod tests {
     fn q4_transient_failures_never_quarantine_and_internal_ones_do_at_the_third_try() {
         let single = Some(Attempt { first_commit: Lsn(20), last_end: Lsn(30), transactions: 1 });
         for code in ["40P01", "53100", "57P01", "42501"] {
-            assert_eq!(decide(&failed(code), single, 100), Next::Again, "{code}");
+            assert_eq!(decide(&failed(code), single, 100, Some(0)), Next::Again, "{code}");
         }
-        assert_eq!(decide(&failed("XX000"), single, 0), Next::Again);
-        assert_eq!(decide(&failed("XX000"), single, 1), Next::Again);
-        assert!(matches!(decide(&failed("XX000"), single, 2), Next::Quarantine(..)));
-        assert!(matches!(decide(&failed("XX001"), single, 0), Next::Quarantine(..)));
-        assert_eq!(decide(&failed("42P01"), None, 0), Next::Again, "no transaction was refused");
+        assert_eq!(decide(&failed("XX000"), single, 0, Some(0)), Next::Again);
+        assert_eq!(decide(&failed("XX000"), single, 1, Some(0)), Next::Again);
+        assert!(matches!(decide(&failed("XX000"), single, 2, Some(0)), Next::Quarantine(..)));
+        assert!(matches!(decide(&failed("XX001"), single, 0, Some(0)), Next::Quarantine(..)));
+    }
+
+    #[test]
+    fn q4_a_stream_that_cannot_be_read_is_poison_at_the_third_refusal() {
+        for code in ["42704", "55000", "XX000"] {
+            assert_eq!(decide(&failed(code), None, 0, None), Next::Again, "nothing was read");
+            assert_eq!(decide(&failed(code), None, 0, Some(1)), Next::Again, "{code}");
+            let Next::Quarantine(failure, found) = decide(&failed(code), None, 0, Some(2)) else {
+                panic!("quarantined")
+            };
+            assert_eq!((failure.class, failure.commit_lsn), (FailureClass::StreamUnreadable, None));
+            assert_eq!(found, SqlState::parse(code));
+        }
+        assert_eq!(decide(&failed("57P01"), None, 0, Some(100)), Next::Again, "it passes");
+        assert_eq!(decide(&failed("42501"), None, 0, Some(100)), Next::Again, "an administrator acts");
     }
 }

@@ -9,4 +9,5 @@ mod large;
 mod ownership;
 mod poison;
 mod reset;
+mod unreadable;
 mod world;

@@ -7,7 +7,7 @@ use tidegate_embedded::pg_test;
 /// A value that must appear nowhere but in the application's own table.
 const SECRET: &str = "SECRET-7f3a";
 
-async fn retry(world: &World) -> RetryRequest {
+pub async fn retry(world: &World) -> RetryRequest {
     let mut connection = world.pool().acquire().await.expect("connection");
     let id = poison::list(&mut connection, 10).await.expect("list")[0].id;
     poison::retry(&mut connection, id, "test").await.expect("retry")

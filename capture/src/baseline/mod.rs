@@ -91,7 +91,7 @@ async fn complete(
         record::start_over(&mut sql.control, &staged.candidate, kind, &error.reason()).await?;
         return Err(CaptureError::Waiting(format!("baseline: {}", error.reason())));
     }
-    worker.singly_until = None;
+    (worker.singly_until, worker.trouble) = (None, None);
     progress::read(&mut sql.writer)
         .await?
         .ok_or_else(|| Refusal::Inconsistent("an activated baseline left no progress").into())

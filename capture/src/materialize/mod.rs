@@ -110,6 +110,16 @@ impl Materializer {
         self.processed = processed;
     }
 
+    /// The record that an operator wants tried again, where reading on is what it is about.
+    pub(crate) fn retried_at_boundary(&self) -> Option<i64> {
+        self.retrying.as_ref().filter(|poison| poison.at_boundary).map(|poison| poison.id)
+    }
+
+    /// That record is cleared.
+    pub(crate) fn resolved(&mut self) {
+        self.retrying = None;
+    }
+
     /// Makes a group durable. It is empty afterwards only in the sense that its transactions are used up: after an error the
     /// session must end.
     pub(crate) async fn materialize(
@@ -137,7 +147,7 @@ impl Materializer {
             create_projection(&mut transaction, self.target.state(), *relation).await?;
         }
         let resolves =
-            self.retrying.as_ref().filter(|p| group.iter().any(|t| t.header().commit_lsn == p.commit_lsn));
+            self.retrying.as_ref().filter(|p| group.iter().any(|t| p.is_settled_by(t.header().commit_lsn)));
         let resolved = resolves.map(|poison| poison.id);
 
         let last = *group.last().ok_or(Refusal::Inconsistent("an empty group"))?.header();

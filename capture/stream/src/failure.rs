@@ -105,6 +105,11 @@ classes! {
     ProjectionInconsistent = "projection_inconsistent", OperatorRetry;
     /// The transaction exceeds a configured hard limit (TX-07).
     TransactionTooLarge = "transaction_too_large", OperatorRetry;
+    /// Raised by the worker: the server cannot decode or send what follows the processed boundary, as after the publication was
+    /// missing for a while (OP-08). Which transaction it is cannot be known: the record stands at the boundary.
+    StreamUnreadable = "stream_unreadable", OperatorRetry;
+    /// Raised by the worker: one message, and so one row, exceeds the configured limit. The record stands at the boundary.
+    MessageTooLarge = "message_too_large", OperatorRetry;
     /// Raised by the worker: a write fence that the stream reconciles is missing or names another row (F8).
     WriteFenceMismatch = "write_fence_mismatch", OperatorRetry;
     /// Raised by the worker: PostgreSQL refused materialization with an SQLSTATE outside the transient list (Q4).
@@ -112,6 +117,11 @@ classes! {
 }
 
 impl FailureClass {
+    /// Whether the record of such a failure stands at the processed boundary, because the transaction is not known.
+    pub fn at_boundary(self) -> bool {
+        matches!(self, FailureClass::StreamUnreadable | FailureClass::MessageTooLarge)
+    }
+
     /// Whether an operator's retry may clear it; stored as `poison.retryable`.
     pub fn retryable(self) -> bool {
         self.next_act() == NextAct::OperatorRetry
@@ -249,5 +259,6 @@ mod tests {
             assert!(!class.retryable(), "{class}");
         }
         assert!(TransactionTooLarge.retryable(), "a raised limit clears it");
+        assert!(MessageTooLarge.retryable(), "a raised limit clears it");
     }
 }
