@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tidegate_embedded::testing::{TestContext, TestServer};
 use tidegate_gateway::auth::Identity;
-use tidegate_gateway::push::{ClientPusher, PushConfig, PushReply, Pusher};
+use tidegate_gateway::push::{
+    self, ClientHello, ClientMarks, ClientPusher, PushConfig, PushError, PushReply, Pusher,
+};
 use tidegate_migrations::testing::LoadedDatabase;
 use tidegate_model::{ClientId, RegistryGeneration, RowVersion, Subject, TableId};
 use tidegate_protocol::{Base, Columns, Mutation, MutationNumber, MutationOp, MutationStatus, Push, Value};
@@ -137,6 +139,25 @@ impl Fixture {
         let identity =
             Identity { subject: Subject(subject.to_owned()), claims: claims.into(), expires_at: None };
         pusher.client(Arc::new(identity), ClientId(client), new)
+    }
+
+    /// What a gateway asks at a client's `hello`.
+    pub async fn hello(
+        &self,
+        subject: &str,
+        new: bool,
+        awaited: &[u64],
+        acked: u64,
+    ) -> Result<ClientMarks, PushError> {
+        let awaited: Vec<_> = awaited.iter().copied().map(MutationNumber).collect();
+        let hello = ClientHello {
+            subject: &Subject(subject.to_owned()),
+            client: ClientId(self.client_id),
+            new,
+            awaited: &awaited,
+            acked: MutationNumber(acked),
+        };
+        push::hello(&self.db.pool, hello).await
     }
 
     /// A push of these writes, numbered from `first`; the same first number and length make the same batch.

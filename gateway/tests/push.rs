@@ -70,25 +70,25 @@ pg_test!(
         let push = f.push(1, false, vec![insert(1, "ann", "a")]);
         let reply = f.client("ann", false).push(&push).await;
         assert_eq!(reply.error.map(|error| error.code), Some(ErrorCode::ClientExpired));
-        let hello = f.client("ann", false).hello(&[], MutationNumber(0)).await;
+        let hello = f.hello("ann", false, &[], 0).await;
         assert_eq!(hello.map_err(|error| error.code), Err(ErrorCode::ClientExpired));
 
         let mut client = f.client("ann", true);
-        let marks = client.hello(&[], MutationNumber(0)).await.expect("a new client");
+        let marks = f.hello("ann", true, &[], 0).await.expect("a new client");
         assert_eq!((marks.last, marks.settled), (MutationNumber(0), MutationNumber(0)));
         assert_eq!(statuses(&client.push(&push).await), ["accepted"]);
-        for (awaited, acked) in [(vec![MutationNumber(2)], 0), (vec![], 2)] {
-            let hello = client.hello(&awaited, MutationNumber(acked)).await;
+        for (awaited, acked) in [(vec![2], 0), (vec![], 2)] {
+            let hello = f.hello("ann", false, &awaited, acked).await;
             assert_eq!(hello.map_err(|error| error.code), Err(ErrorCode::ClientExpired));
         }
         let mut ahead = f.push(2, false, vec![insert(2, "ann", "b")]);
         ahead.acked = MutationNumber(2);
         assert_eq!(client.push(&ahead).await.error.map(|error| error.code), Some(ErrorCode::ClientExpired));
-        let marks = client.hello(&[MutationNumber(1)], MutationNumber(1)).await.expect("known");
+        let marks = f.hello("ann", false, &[1], 1).await.expect("known");
         assert_eq!(marks.last, MutationNumber(1));
 
         // A client id belongs to its subject.
-        let stranger = f.client_of(f.client_id, "bob", false).hello(&[], MutationNumber(0)).await;
+        let stranger = f.hello("bob", false, &[], 0).await;
         assert_eq!(stranger.map_err(|error| error.code), Err(ErrorCode::ClientExpired));
     }
 );
@@ -114,7 +114,7 @@ pg_test!(
         assert_eq!(f.count("select count(*) from public.item").await, 71, "it never runs again");
         let stored = client.push(&f.push(2, false, vec![insert(2, "ann", "a")])).await;
         assert_eq!(statuses(&stored), ["accepted"], "kept while its fence is pending");
-        let marks = client.hello(&[], MutationNumber(70)).await.expect("known");
+        let marks = f.hello("ann", false, &[], 70).await.expect("known");
         assert_eq!(marks.settled, MutationNumber(68));
 
         // A base may name a forgotten mutation: its write fence still knows the version.
@@ -182,7 +182,7 @@ pg_test!(
     NoSlots,
     async fn wr01_concurrent_duplicates_of_one_number_run_once(f: Fixture) {
         let push = Arc::new(f.push(1, false, vec![insert(1, "ann", "a")]));
-        f.client("ann", true).hello(&[], MutationNumber(0)).await.expect("a new client");
+        f.hello("ann", true, &[], 0).await.expect("a new client");
         let mut runs = Vec::new();
         for _ in 0..20 {
             let (mut client, push) = (f.client("ann", false), push.clone());

@@ -60,17 +60,19 @@ begin
     return current;
 end $f$;
 
--- V3 for one hello: the client's marks, and whether this server can vouch for them.
+-- V3 for one hello: the client's marks, and whether this server can vouch for them. A known client costs no write.
 create or replace function tidegate.push_hello(p_subject text, p_client uuid, p_new boolean, p_acked bigint, p_awaited bigint,
     out state text, out last_number bigint, out settled bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $f$
 begin
-    if p_new then
-        insert into tidegate.client (subject, client_id) values (p_subject, p_client) on conflict do nothing;
-    end if;
     select c.last_number, c.settled into last_number, settled from tidegate.client c
     where c.subject = p_subject and c.client_id = p_client;
-    state := case when not found or greatest(p_acked, p_awaited) > last_number then 'client_expired' else 'known' end;
+    if not found and p_new then
+        insert into tidegate.client (subject, client_id) values (p_subject, p_client) on conflict do nothing;
+        select c.last_number, c.settled into last_number, settled from tidegate.client c
+        where c.subject = p_subject and c.client_id = p_client;
+    end if;
+    state := case when last_number is null or greatest(p_acked, p_awaited) > last_number then 'client_expired' else 'known' end;
 end $f$;
 
 -- V3, first half. Locks the client's row and sorts the numbers p_first, p_first + 1, … into stored, to be run, and not now. Those to

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! For the session: one [`ClientPusher`] per socket, from [`Pusher::client`]; its methods take `&mut self`, because a client's pushes
-//! run one after the other. Call [`ClientPusher::hello`] before `welcome`; answer frames with [`PushReply`]. Mutation rates and sockets
+//! run one after the other. Call [`hello`] before `welcome`, also where no pushes are taken; answer frames with [`PushReply`]. Mutation rates and sockets
 //! per subject are the session's to limit. Nothing else is needed.
 
 mod admission;
@@ -32,6 +32,7 @@ mod text;
 mod transact;
 
 pub use reply::{ConflictNow, PushError, PushReply};
+pub use settle::{ClientHello, ClientMarks, hello};
 
 use crate::auth::Identity;
 use run::Runner;
@@ -40,7 +41,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_model::ClientId;
-use tidegate_protocol::{ErrorCode, MutationNumber, Push, Void};
+use tidegate_protocol::{ErrorCode, Push, Void};
 
 /// How pushes run.
 #[derive(Clone)]
@@ -149,16 +150,6 @@ impl Pusher {
     }
 }
 
-/// The marks of a client at its `hello`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientMarks {
-    /// The highest number that has run or was settled: `welcome.last`.
-    pub last: MutationNumber,
-    /// The highest number whose outcome the client has acknowledged. An awaited number at or below it that has no record counts as
-    /// materialized (V6).
-    pub settled: MutationNumber,
-}
-
 /// The pushes of one client on one socket, in order.
 #[derive(Debug)]
 pub struct ClientPusher {
@@ -171,19 +162,6 @@ pub struct ClientPusher {
 }
 
 impl ClientPusher {
-    /// Judges the client's numbers (V3): `client_expired` if this server never knew it, or knows less than it does.
-    ///
-    /// # Errors
-    /// [`PushError`] with the code to answer.
-    pub async fn hello(
-        &mut self,
-        awaited: &[MutationNumber],
-        acked: MutationNumber,
-    ) -> Result<ClientMarks, PushError> {
-        let awaited = awaited.iter().copied().max().unwrap_or_default();
-        self.runner.hello(self, awaited, acked).await
-    }
-
     /// Runs a push, or tells the outcomes that it already has.
     pub async fn push(&mut self, push: &Push<'_>) -> PushReply {
         let runner = self.runner.clone();

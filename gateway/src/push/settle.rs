@@ -1,52 +1,76 @@
 //! `hello` and `void`: what a client and this server know of each other's numbers (V3).
 
+use super::ClientPusher;
 use super::failure::{Failure, client_expired, internal, repeat_or_tell};
 use super::reply::{PushError, PushReply};
 use super::run::Runner;
-use super::{ClientMarks, ClientPusher};
-use sqlx::Row;
 use sqlx::postgres::PgRow;
-use tidegate_model::RowVersion;
+use sqlx::{PgPool, Row};
+use tidegate_model::{ClientId, RowVersion, Subject};
 use tidegate_protocol::{ErrorCode, MutationNumber, MutationResult, MutationStatus};
 use uuid::Uuid;
 
-impl Runner {
-    pub(super) async fn hello(
-        &self,
-        client: &ClientPusher,
-        awaited: MutationNumber,
-        acked: MutationNumber,
-    ) -> Result<ClientMarks, PushError> {
-        let _permit = self.admission.enter(&client.identity.subject).await?;
-        let mut attempt = 1;
-        let row = loop {
-            let run = sqlx::query(
-                "select state, last_number, settled from tidegate.push_hello($1, $2, $3, $4, $5)",
-            )
-            .bind(&client.identity.subject.0)
-            .bind(client.client.0)
-            .bind(client.new)
-            .bind(acked.0.cast_signed())
-            .bind(awaited.0.cast_signed())
-            .fetch_one(&self.pool)
-            .await;
-            match run.map_err(Failure::from) {
-                Ok(row) => break row,
-                Err(failure) => repeat_or_tell(failure, &mut attempt)?,
-            }
-        };
-        let marks = || -> Result<ClientMarks, sqlx::Error> {
-            let number =
-                |column| Ok::<_, sqlx::Error>(MutationNumber(row.try_get::<i64, _>(column)?.cast_unsigned()));
-            Ok(ClientMarks { last: number("last_number")?, settled: number("settled")? })
-        };
-        match row.try_get("state") {
-            Ok("known") => marks().map_err(|_| internal()),
-            Ok(_) => Err(client_expired()),
-            Err(_) => Err(internal()),
-        }
-    }
+/// The marks of a client at its `hello`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientMarks {
+    /// The highest number that has run or was settled: `welcome.last`.
+    pub last: MutationNumber,
+    /// The highest number whose outcome the client has acknowledged. An awaited number at or below it that has no record counts as
+    /// materialized (V6).
+    pub settled: MutationNumber,
+}
 
+/// What a client's `hello` says of itself and of its mutations.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientHello<'a> {
+    /// Whose client it is.
+    pub subject: &'a Subject,
+    /// Its id.
+    pub client: ClientId,
+    /// It has never been welcome.
+    pub new: bool,
+    /// Mutations accepted and not yet seen to come round.
+    pub awaited: &'a [MutationNumber],
+    /// Highest number up to which it has stored every outcome.
+    pub acked: MutationNumber,
+}
+
+/// Judges a client's numbers (V3): `client_expired` if this server never knew it, or knows less than it does. `pool` is not the
+/// pushes': a session must begin while all of them wait, and also where none are taken.
+///
+/// # Errors
+/// [`PushError`] with the code to answer.
+pub async fn hello(pool: &PgPool, hello: ClientHello<'_>) -> Result<ClientMarks, PushError> {
+    let awaited = hello.awaited.iter().copied().max().unwrap_or_default();
+    let mut attempt = 1;
+    let row = loop {
+        let run =
+            sqlx::query("select state, last_number, settled from tidegate.push_hello($1, $2, $3, $4, $5)")
+                .bind(&hello.subject.0)
+                .bind(hello.client.0)
+                .bind(hello.new)
+                .bind(hello.acked.0.cast_signed())
+                .bind(awaited.0.cast_signed())
+                .fetch_one(pool)
+                .await;
+        match run.map_err(Failure::from) {
+            Ok(row) => break row,
+            Err(failure) => repeat_or_tell(failure, &mut attempt)?,
+        }
+    };
+    let marks = || -> Result<ClientMarks, sqlx::Error> {
+        let number =
+            |column| Ok::<_, sqlx::Error>(MutationNumber(row.try_get::<i64, _>(column)?.cast_unsigned()));
+        Ok(ClientMarks { last: number("last_number")?, settled: number("settled")? })
+    };
+    match row.try_get("state") {
+        Ok("known") => marks().map_err(|_| internal()),
+        Ok(_) => Err(client_expired()),
+        Err(_) => Err(internal()),
+    }
+}
+
+impl Runner {
     pub(super) async fn void(&self, client: &ClientPusher, numbers: &[MutationNumber]) -> PushReply {
         if numbers.len() > self.config.batch_mutations_max as usize {
             return PushError::new(ErrorCode::BatchTooLarge, "more numbers than the batch limit").into();

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::auth::Identity;
 use crate::gateway::Shared;
 use crate::hub::{Epoch, Message, Seat};
-use crate::push::ClientPusher;
+use crate::push::{self, ClientHello, ClientPusher};
 use crate::session::{Beginning, Session, Surroundings};
 
 /// A session that has begun.
@@ -86,17 +86,24 @@ pub(super) async fn begin(
         Message::Registered(grants) => grants,
         _ => return Err(unavailable()),
     };
-    let mut pusher =
+    let pusher =
         shared.pusher.as_ref().map(|pusher| pusher.client(identity.clone(), hello.client, hello.new));
-    let last = match &mut pusher {
-        Some(pusher) => match pusher.hello(&hello.awaited, hello.acked).await {
-            Ok(marks) => marks.last.0,
-            Err(error) => {
-                let close = error.code.closes().unwrap_or(CloseCode::GoingAway);
-                return Err(Refused { error: Box::new(error.frame(None, "hello")), close });
-            }
+    let known = push::hello(
+        &shared.reads,
+        ClientHello {
+            subject: &identity.subject,
+            client: hello.client,
+            new: hello.new,
+            awaited: &hello.awaited,
+            acked: hello.acked,
         },
-        None => 0,
+    );
+    let last = match known.await {
+        Ok(marks) => marks.last.0,
+        Err(error) => {
+            let close = error.code.closes().unwrap_or(CloseCode::GoingAway);
+            return Err(Refused { error: Box::new(error.frame(None, "hello")), close });
+        }
     };
     let around = Surroundings {
         press: epoch.press.clone(),
