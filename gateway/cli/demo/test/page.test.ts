@@ -59,6 +59,11 @@ async function add(page: Page, to: string, title: string): Promise<void> {
   await done(page, `added “${title}”`);
 }
 
+/** What anybody with a terminal can do. */
+function outside(sql: string): void {
+  execFileSync(given('TIDEGATE_BIN'), ['sql', sql]);
+}
+
 let names = 0;
 function title(): string {
   names += 1;
@@ -84,6 +89,54 @@ test('a card is added, renamed, moved and deleted; each write goes saved, commit
     .click();
   await card(ada, first).waitFor({ state: 'detached' });
   await Promise.all([ada.close(), ben.close()]);
+});
+
+test('the fate of a write is shown step by step: saved, committed, visible', async () => {
+  const ada = await open('ada');
+  await ada.evaluate(() => {
+    const stages: string[] = [];
+    const note = () => {
+      const stage = document.querySelector<HTMLElement>('#own .fate')?.dataset.stage;
+      if (stage !== undefined && stages.at(-1) !== stage) stages.push(stage);
+    };
+    Object.assign(window, { stages });
+    new MutationObserver(note).observe(document.querySelector('#own')!, {
+      subtree: true,
+      childList: true,
+      attributes: true,
+    });
+  });
+  await add(ada, 'Ideas', title());
+  const stages = await ada.evaluate(() => (window as unknown as { stages: string[] }).stages);
+  expect(stages.filter((stage) => stage !== 'saving')).toEqual(['saved', 'committed', 'visible']);
+  await ada.close();
+});
+
+test('a transaction that moves rows between lists is never seen half', async () => {
+  const ada = await open('ada');
+  const [one, two] = [title(), title()];
+  await add(ada, 'Ideas', one);
+  await add(ada, 'Announced', two);
+  await ada.evaluate(
+    (titles) => {
+      const torn: string[] = [];
+      const look = () => {
+        const counts = [...document.querySelectorAll('#board .cards')]
+          .map((list) => [...list.querySelectorAll('.card .title')])
+          .map((cards) => cards.filter(({ textContent }) => titles.includes(textContent ?? '')).length)
+          .filter((count) => count > 0);
+        if (counts.join() !== '1,1') torn.push(counts.join());
+      };
+      Object.assign(window, { torn });
+      new MutationObserver(look).observe(document.querySelector('#board')!, { subtree: true, childList: true });
+    },
+    [one, two],
+  );
+  const swap = `update demo.card set list_id = 5 - list_id where title in ('${one}', '${two}')`;
+  for (let round = 0; round < 5; round += 1) outside(swap);
+  await list(ada, 'Announced').locator('.card', { hasText: one }).waitFor();
+  expect(await ada.evaluate(() => (window as unknown as { torn: string[] }).torn)).toEqual([]);
+  await ada.close();
 });
 
 test('a card is dragged to another list', async () => {
@@ -116,7 +169,7 @@ test('SQL from outside shows at once', async () => {
   const ada = await open('ada');
   const first = title();
   await add(ada, 'Ideas', first);
-  execFileSync(given('TIDEGATE_BIN'), ['sql', `update demo.card set title = title || ' ✓' where title = '${first}'`]);
+  outside(`update demo.card set title = title || ' ✓' where title = '${first}'`);
   await card(ada, `${first} ✓`).waitFor();
   await ada.locator('#last', { hasText: `changed “${first} ✓”` }).waitFor();
   await ada.close();
@@ -165,12 +218,12 @@ for (const [choice, end] of [
 test('losing membership takes the board away, and being added brings it back', async () => {
   const ben = await open('ben');
   await list(ben, 'Ideas').waitFor();
-  execFileSync(given('TIDEGATE_BIN'), ['sql', "delete from demo.board_member where user_id = 'ben'"]);
+  outside("delete from demo.board_member where user_id = 'ben'");
   try {
     await list(ben, 'Ideas').waitFor({ state: 'detached' });
     await ben.locator('#notice', { hasText: 'member of no board' }).waitFor();
   } finally {
-    execFileSync(given('TIDEGATE_BIN'), ['sql', "insert into demo.board_member (user_id, board_id) values ('ben', 1)"]);
+    outside("insert into demo.board_member (user_id, board_id) values ('ben', 1)");
   }
   await list(ben, 'Ideas').waitFor();
   await ben.close();
