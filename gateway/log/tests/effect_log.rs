@@ -218,6 +218,49 @@ pg_test!(
 
 pg_test!(
     NoSlots,
+    async fn p9_s3_a_history_that_was_put_back_is_reported_by_name(database: LoadedDatabase) {
+        let put_back = "delete from tidegate.effect where commit_lsn > '0/1000';
+             delete from tidegate.source_transaction where commit_lsn > '0/1000';
+             update tidegate.progress set materialized_commit_lsn = '0/1000', processed_end_lsn = '0/1000'";
+        let other = |read: Result<EffectBatch, EffectLogError>| {
+            assert!(matches!(read, Err(EffectLogError::LineageChanged("history"))), "{read:?}");
+        };
+        let log = started(&database).await;
+        transaction(&database.pool, 0x1000, &[(1, 0)], false).await;
+        transaction(&database.pool, 0x2000, &[(1, 1)], false).await;
+        let at = *log.read_all(&TailPosition::default(), WHOLE).await.expect("read").through();
+        assert_eq!(at, TailPosition::end_of(Lsn(0x2000)));
+        assert!(log.read_all(&at, WHOLE).await.expect("nothing has changed").is_empty());
+        execute(&database.pool, put_back).await;
+        // The log does not reach so far any more: neither the tail nor whoever follows it may go on.
+        other(log.read_all(&at, WHOLE).await);
+        let from = EffectPosition { commit_lsn: Lsn::ZERO, event_ordinal: 0, effect_ordinal: 0 };
+        let read = log.read_scope(ScopeId(1), from, Lsn(0x2000), WHOLE, 0).await;
+        assert!(matches!(read, Err(EffectLogError::LineageChanged("history"))), "{read:?}");
+        // It has gone on, past the place.
+        transaction(&database.pool, 0x3000, &[(1, 2)], false).await;
+        other(log.read_all(&at, WHOLE).await);
+        // Another transaction stands at the very place.
+        execute(&database.pool, put_back).await;
+        transaction(&database.pool, 0x2000, &[(1, 1)], false).await;
+        other(log.read_all(&at, WHOLE).await);
+        // Inside a large transaction, too; whoever opens the log anew goes on in the history that there is.
+        let log = Arc::new(EffectLog::open(database.pool.clone(), 3).await.expect("open"));
+        let at = *log.read_all(&log.opened_at(), WHOLE).await.expect("read").through();
+        transaction(&database.pool, 0x3000, &[(1, 0), (1, 1), (1, 2)], false).await;
+        let few = Bounds { units_max: 10, entries_max: 1, bytes_max: 1 << 20 };
+        let inside = *log.read_all(&at, few).await.expect("a part").through();
+        assert!(inside.inside.is_some());
+        let next = *log.read_all(&inside, few).await.expect("the next part").through();
+        execute(&database.pool, put_back).await;
+        transaction(&database.pool, 0x2000, &[(1, 1)], false).await;
+        transaction(&database.pool, 0x3000, &[(1, 0), (1, 1), (1, 2)], false).await;
+        other(log.read_all(&next, few).await);
+    }
+);
+
+pg_test!(
+    NoSlots,
     async fn p3_another_generation_is_reported_by_name(database: LoadedDatabase) {
         assert!(matches!(EffectLog::open(database.pool.clone(), 3).await, Err(EffectLogError::NoGeneration)));
         let log = started(&database).await;

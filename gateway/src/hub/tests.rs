@@ -1,7 +1,10 @@
 //! Windows: what they cover, what they know, and what stays true when they let go of pages.
 
 use std::sync::Arc;
-use tidegate_log::{Effect, EffectPosition, Lineage, ScopeFacts, ScopeState};
+use tidegate_log::{
+    Anchor, ClientKey, Effect, EffectBatch, EffectPosition, Lineage, Pending, ScopeFacts, ScopeState,
+    TailPosition, Told,
+};
 use tidegate_model::*;
 use tidegate_protocol::{Limits, ScopeNumber, ServerFrame};
 use uuid::Uuid;
@@ -123,6 +126,57 @@ fn p9_a_window_knows_the_scope_at_a_point_or_says_that_it_does_not() {
     feed.evict();
     assert_eq!(feed.state_at(end(22)), Some(state(201)), "letting go of a page keeps what it led to");
     assert_eq!(feed.state_at(end(15)), None);
+}
+
+fn registry() -> Arc<tidegate_model::Snapshot> {
+    let registry = r#"{"generation":1,"relations":[],"grants":[]}"#;
+    Arc::new(tidegate_model::Snapshot::from_json(registry).expect("a snapshot"))
+}
+
+/// A hub and one member, registered.
+fn hub() -> (Core, Arc<Mailbox>) {
+    let bounds = HubBounds { window_bytes_max: 1 << 20, idle_feeds_max: 2 };
+    let mut core = Core::new(Arc::new(press(10)), bounds, registry(), TailPosition::default());
+    let mailbox = Arc::new(Mailbox::new(4));
+    let client = ClientKey { subject: Subject("anna".into()), client: ClientId(Uuid::nil()) };
+    core.request(Request::Register { member: MemberId(1), client, mailbox: mailbox.clone() });
+    (core, mailbox)
+}
+
+/// One read of the tail, whole through `through`.
+fn read(core: &mut Core, through: u64, effects: Vec<Effect>) {
+    let interest = core.begin_read();
+    let anchor =
+        Anchor { lineage: press(10).lineage, tip: Some(Lsn(through)), registry: RegistryGeneration(1) };
+    let batch = EffectBatch {
+        anchor,
+        after: TailPosition::default(),
+        through: TailPosition::end_of(Lsn(through)),
+        at_tip: true,
+        effects,
+        continues: None,
+        grants: Vec::new(),
+        materialized: Vec::new(),
+        pending: Pending::default(),
+        names: Vec::new(),
+        told: Some(Told { scopes: interest.scopes, subjects: interest.subjects, ..Told::default() }),
+    };
+    core.take(batch, false);
+}
+
+#[test]
+fn s3_the_tail_never_goes_back() {
+    let (mut core, mailbox) = hub();
+    read(&mut core, 20, Vec::new());
+    assert!(matches!(mailbox.pop(), Some(Message::Registered(_))));
+    core.request(Request::Sync { member: MemberId(1), urgent: true });
+    read(&mut core, 10, Vec::new());
+    assert!(mailbox.pop().is_none(), "nobody is told of a place before the one that was told");
+    read(&mut core, 20, Vec::new());
+    match mailbox.pop() {
+        Some(Message::Sync { snapshot, .. }) => assert_eq!(snapshot.through, end(20)),
+        other => panic!("expected to be in step, got {other:?}"),
+    }
 }
 
 #[test]

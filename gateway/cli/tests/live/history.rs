@@ -118,6 +118,40 @@ pg_test!(
 
 pg_test!(
     Slots,
+    async fn p9_a_history_that_was_put_back_under_a_running_gateway_ends_its_sessions(world: World) {
+        world.sql(MEMBER).await;
+        let (worker, serving) = world.start().await;
+        let mut anna = Client::connected(&serving, Some("anna")).await;
+        anna.join("list:L1").await;
+        world.sql("insert into items values (1, 'L1', 1, 'lost')").await;
+        anna.until_list(&world, "L1").await;
+        // What a restored data folder looks like once it has moved on: the server, its timeline and the generation are the
+        // same, and the transaction where the tail stands is another one.
+        worker.stop().await;
+        let state: i32 = world.scalar("select state_id from tidegate.stream_generation").await;
+        let earlier =
+            "update tidegate.source_transaction set committed_at = committed_at - interval '1 hour'";
+        world.sql(earlier).await;
+        world.sql(&format!(
+            "update tidegate.effect e set count_after = count_after + 1 from tidegate_projection.s{state}_scope s
+             where s.scope_id = e.scope_id and s.name = 'list:L1' and e.commit_lsn = s.tail_commit_lsn;
+             update tidegate_projection.s{state}_scope set row_count = row_count + 1 where name = 'list:L1'"
+        )).await;
+        assert_eq!(anna.close_code().await, 4000);
+        // The cursor of the lost history is compared with the one that there is.
+        anna.connect(&serving).await;
+        anna.subscribe("list:L1").await;
+        let seen = anna.until_seen("an answer", |seen| matches!(seen, Seen::Subscribed { .. })).await;
+        assert!(
+            matches!(&seen, Seen::Subscribed { reason: Some(reason), .. } if reason == "other_history"),
+            "{seen:?}"
+        );
+        serving.stop().await;
+    }
+);
+
+pg_test!(
+    Slots,
     async fn a_client_that_comes_before_the_stream_is_told_to_come_again(world: World) {
         let serving = world.gateway().await;
         let mut anna = Client::new(Some("anna"));

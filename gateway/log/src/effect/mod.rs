@@ -2,7 +2,8 @@
 //!
 //! Each read is one statement, so one snapshot, and each statement carries an *anchor*: server, timeline, generation, newest
 //! transaction. A read whose anchor is not that of the log's [`Lineage`] is refused by name: its positions would be compared
-//! with those of another history (P3, P9).
+//! with those of another history (P3, P9). So is one that no longer finds the transaction where the reader stands as it was: the
+//! database was restored, and nothing in its anchor tells.
 
 mod batch;
 mod listen;
@@ -19,6 +20,7 @@ pub use position::{EffectPosition, Inside, TailPosition};
 
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_model::{GenerationId, Lsn, RegistryGeneration, ServerIdentity, StateId, StreamGeneration};
@@ -129,6 +131,8 @@ pub struct EffectLog {
     /// Most pending mutations that a read brings for everybody.
     pending_max: u32,
     interest: Mutex<Arc<Interest>>,
+    /// Marks of the transactions where the last tail read left its reader.
+    marks: Mutex<BTreeMap<Lsn, Vec<u8>>>,
     statements: read::Statements,
     /// Statements sent so far, for metrics.
     reads: AtomicU64,
@@ -169,6 +173,7 @@ impl EffectLog {
             wake,
             pending_max,
             interest: Mutex::default(),
+            marks: Mutex::default(),
             statements: read::Statements::new(lineage.state),
             reads: AtomicU64::new(0),
         }

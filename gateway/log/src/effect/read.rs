@@ -4,6 +4,8 @@ use bytes::{Bytes, BytesMut};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Postgres};
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use tidegate_model::{Lsn, RegistryGeneration, ScopeId, ScopeName, StateId, Subject, TableId};
 
@@ -22,12 +24,18 @@ pub(super) struct Statements {
     scope: String,
 }
 
+/// What tells a source transaction from another one that has taken its place: a database restored under a running gateway writes
+/// other transactions at the same positions (P9). The commit time alone would nearly do.
+const MARK: &str = "pg_catalog.pg_lsn_send(t.end_lsn) || pg_catalog.int8send(t.xid) || pg_catalog.timestamptz_send(t.committed_at)
+       || pg_catalog.int8send(t.event_count) || pg_catalog.int8send(t.effect_bytes)";
+
 impl Statements {
     pub fn new(state: StateId) -> Statements {
         let text = |body: &str| {
             format!("{ANCHOR_SQL}{body}")
                 .replace("{anchor_row}", ANCHOR_ROW)
                 .replace("{state}", &state.to_string())
+                .replace("{mark}", MARK)
         };
         Statements {
             all: text(include_str!("sql/read_all.sql")),
@@ -90,6 +98,7 @@ struct Parts {
     facts: Vec<([u8; 32], ScopeFacts)>,
     before: Option<(EffectPosition, ScopeState)>,
     held: Vec<HeldGrant>,
+    marks: BTreeMap<Lsn, Vec<u8>>,
 }
 
 impl Parts {
@@ -162,6 +171,7 @@ impl Parts {
                 scope: ScopeName(fields.text2()?.to_owned()),
                 since: fields.lsn()?,
             }),
+            kind::MARK => drop(self.marks.insert(fields.some_lsn()?, fields.key()?.to_vec())),
             kind::BEFORE => self.before = Some((fields.position()?, state(fields)?)),
             _ => return Err(EffectLogError::Malformed("a row of unknown kind")),
         }
@@ -179,6 +189,26 @@ impl EffectLog {
     fn pending(&self, pairs: Vec<(ClientKey, u64)>) -> Pending {
         let truncated = pairs.len() > self.pending_max as usize;
         Pending::new(pairs, truncated)
+    }
+
+    /// P9: whether what was read is still the history in which the reader stands at `places`: the log reaches so far, and the
+    /// transactions there are those that were there.
+    fn check_places(
+        &self,
+        anchor: &Anchor,
+        places: [Option<Lsn>; 2],
+        marks: &mut BTreeMap<Lsn, Vec<u8>>,
+    ) -> Result<(), EffectLogError> {
+        let mut known = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        for place in places.into_iter().flatten() {
+            // A place whose record was never seen, such as the one that the log was opened at, has nothing to differ from.
+            let same = known.get(&place).is_none_or(|mark| marks.get(&place) == Some(mark));
+            if anchor.tip < Some(place) || !same {
+                return Err(EffectLogError::LineageChanged("history"));
+            }
+        }
+        *known = std::mem::take(marks);
+        Ok(())
     }
 
     pub(super) async fn read_tail(
@@ -204,15 +234,15 @@ impl EffectLog {
             .bind(hashes(&interest.subjects))
             .fetch_all(&self.pool)
             .await?;
-        let (anchor, parts) = Parts::read(&rows, self)?;
+        let (anchor, mut parts) = Parts::read(&rows, self)?;
+        self.check_places(&anchor, [from.end, None], &mut parts.marks)?;
         if parts.bounds_event == 1 {
             let commit_lsn =
                 parts.through.ok_or(EffectLogError::Malformed("no end of a large transaction"))?;
             let start = Inside { commit_lsn, scope: ScopeId(i64::MIN), event_ordinal: 0, effect_ordinal: 0 };
             return self.read_part(from, start, bounds).await;
         }
-        // S3: a snapshot that is older than what was already seen (a replica, say) moves nobody back.
-        let through = TailPosition { end: parts.through, inside: None }.max(from);
+        let through = TailPosition { end: parts.through, inside: None };
         Ok(EffectBatch {
             anchor,
             after: from,
@@ -250,9 +280,11 @@ impl EffectLog {
             .bind(bounds.bytes_max as i64)
             .bind(i64::from(self.pending_max))
             .bind(self.interest().names)
+            .bind(from.end.unwrap_or(Lsn::ZERO).to_string())
             .fetch_all(&self.pool)
             .await?;
-        let (anchor, parts) = Parts::read(&rows, self)?;
+        let (anchor, mut parts) = Parts::read(&rows, self)?;
+        self.check_places(&anchor, [from.end, Some(inside.commit_lsn)], &mut parts.marks)?;
         let through = match parts.effects.last() {
             Some(last) if !parts.complete => TailPosition {
                 end: from.end,
@@ -304,6 +336,10 @@ impl EffectLog {
             .fetch_all(&self.pool)
             .await?;
         let (anchor, parts) = Parts::read(&rows, self)?;
+        // Whoever asks has seen the tail there.
+        if through > anchor.tip.unwrap_or(Lsn::ZERO) {
+            return Err(EffectLogError::LineageChanged("history"));
+        }
         Ok(ScopeRead {
             anchor,
             facts: parts.facts.first().map(|(_, facts)| *facts),

@@ -39,6 +39,7 @@ pub(super) mod kind {
     pub const FLOOR: i32 = 8;
     pub const BEFORE: i32 = 9;
     pub const HELD: i32 = 10;
+    pub const MARK: i32 = 11;
 }
 
 /// One row, its columns read without copies.

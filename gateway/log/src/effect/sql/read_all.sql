@@ -1,5 +1,5 @@
 -- The tail: whole source transactions after $2 with their effects, grant changes and materialized mutations, and the pending
--- mutations of all clients, in one snapshot.
+-- mutations of all clients, in one snapshot; and marks of the transactions where the reader stood and will stand.
 -- Caller: EffectLog::read_all. Rides: source_transaction's key, effect_by_commit, grant_effect's key,
 -- write_fence_materialized, write_fence_pending, the unique index on s<state>_scope.name_hash, subject_grant's key.
 -- $1 generation, $2 after, $3 transactions, $4 effects, $5 bytes, $6 pending mutations, $7 whether to name the scopes,
@@ -61,4 +61,8 @@ from tidegate_projection.s{state}_scope s where s.name_hash = any($8::bytea[]) a
 union all
 select 10, pg_catalog.pg_lsn_send(g.since_commit_lsn), null, null, null, null, null, null, null, null, null, null, null, g.subject, g.scope
 from tidegate_projection.s{state}_subject_grant g where g.subject_hash = any($9::bytea[])
+union all
+select 11, pg_catalog.pg_lsn_send(t.commit_lsn), null, null, null, null, null, {mark}, null, null, null, null, null, null, null
+from tidegate.source_transaction t
+where t.generation = $1::int4 and t.commit_lsn = any(array[$2::text::pg_lsn, (select through from bounds)])
 order by kind, scope, lsn, event, effect

@@ -2,7 +2,7 @@
 -- Its grant changes and mutations come with the last part.
 -- Caller: EffectLog::read_all. Rides: effect_by_commit. Each part reads and partly sorts the transaction's rest.
 -- $1 generation, $2 commit position, $3 scope, $4 event, $5 effect, $6 rows, $7 bytes, $8 pending mutations, $9 whether to
--- name the scopes.
+-- name the scopes, $10 the transaction before.
 , candidates as materialized (
     select t.*, row_number() over w as i,
            sum(pg_catalog.octet_length(key) + coalesce(pg_catalog.octet_length(row), 0) + 64) over w as bytes
@@ -43,4 +43,8 @@ union all
 select 6, null, null, null, s.scope_id, null, null, null, null, null, null, s.name_hash, null, null, null
 from tidegate_projection.s{state}_scope s
 where $9::bool and s.scope_id in (select scope_id from chosen)
+union all
+select 11, pg_catalog.pg_lsn_send(t.commit_lsn), null, null, null, null, null, {mark}, null, null, null, null, null, null, null
+from tidegate.source_transaction t
+where t.generation = $1::int4 and t.commit_lsn = any(array[$2::text::pg_lsn, $10::text::pg_lsn])
 order by kind, scope, lsn, event, effect
