@@ -39,6 +39,9 @@ pub enum CaptureError {
     /// Something must happen in the database first; the worker asks again.
     #[error("{0}")]
     Waiting(String),
+    /// The ordinary wait of a first start: there is nothing to capture yet. Nobody needs to hurry.
+    #[error("{0}")]
+    Unregistered(&'static str),
     /// A test's fail point.
     #[error("killed at {0}")]
     Killed(&'static str),
@@ -156,7 +159,9 @@ impl CaptureError {
     pub(crate) fn disposition(&self) -> Disposition {
         match self {
             CaptureError::Failed { fault, .. } => fault.disposition,
-            CaptureError::Spool(_) | CaptureError::Waiting(_) => Disposition::Transient,
+            CaptureError::Spool(_) | CaptureError::Waiting(_) | CaptureError::Unregistered(_) => {
+                Disposition::Transient
+            }
             _ => Disposition::Poison,
         }
     }

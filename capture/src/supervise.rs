@@ -40,6 +40,8 @@ pub(crate) struct Worker {
     failures: u32,
     /// Consecutive internal errors of the server on one transaction.
     internal_failures: u32,
+    /// What a first start waits for, once said.
+    waits: Option<&'static str>,
     /// Whether this session got as far as the active stream: before that it has read nothing that could be poison.
     pub(crate) on_stream: bool,
     /// What has failed since the stream last moved.
@@ -107,6 +109,7 @@ impl Worker {
             claim: None,
             failures: 0,
             internal_failures: 0,
+            waits: None,
             on_stream: false,
             trouble: None,
             read_until: Lsn::ZERO,
@@ -156,8 +159,15 @@ impl Worker {
         let limits = &self.config.limits;
         let delay = limits.backoff_min.saturating_mul(1 << self.failures.min(16)).min(limits.backoff_max);
         self.failures = self.failures.saturating_add(1);
-        tracing::warn!(%error, delay_ms = delay.as_millis() as u64, "session ended, trying again");
-        metrics::counter!("tidegate_session_failures_total").increment(1);
+        if let CaptureError::Unregistered(why) = error {
+            if self.waits.replace(why) != Some(why) {
+                tracing::info!("waiting: {why}");
+            }
+        } else {
+            self.waits = None;
+            tracing::warn!(%error, delay_ms = delay.as_millis() as u64, "session ended, trying again");
+            metrics::counter!("tidegate_session_failures_total").increment(1);
+        }
         self.heartbeat.state(State::Retrying, Some(error.reason()));
         tokio::time::sleep(delay).await;
     }
@@ -388,7 +398,7 @@ fn decide(
         | CaptureError::Config(_)
         | CaptureError::Refused(_) => Next::GiveUp,
         CaptureError::PoisonActive(_) => Next::Wait,
-        CaptureError::Waiting(_) | CaptureError::Spool(_) => Next::Again,
+        CaptureError::Waiting(_) | CaptureError::Unregistered(_) | CaptureError::Spool(_) => Next::Again,
         CaptureError::Blocked(failure) => match attempt {
             Some(attempt) if attempt.transactions > 1 => Next::Singly(attempt.last_end),
             Some(attempt) => {

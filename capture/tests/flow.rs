@@ -1,7 +1,11 @@
 //! From SQL to effects, transaction by transaction.
 
 use crate::world::{ITEMS, World, within};
+use std::sync::Arc;
+use tidegate_capture::Hooks;
 use tidegate_embedded::pg_test;
+use tokio::sync::oneshot;
+use tracing::instrument::WithSubscriber;
 
 pg_test!(
     Slots,
@@ -202,5 +206,32 @@ pg_test!(
         let wake = within("the wake", listener.recv()).await.expect("a notification");
         assert_eq!(tidegate_model::Wake::parse(wake.payload()), Some(seen.wake));
         worker.stop().await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn h3_a_first_start_says_once_what_it_waits_for_and_warns_of_nothing(world: World) {
+        let log = tempfile::NamedTempFile::new().expect("a file");
+        let writer = Arc::new(log.reopen().expect("a file"));
+        let subscriber = tracing_subscriber::fmt().with_writer(writer).with_ansi(false).finish();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let shutdown = async { stopped.await.unwrap_or_default() };
+        let worker = tidegate_capture::run(world.config(), shutdown, Hooks::default());
+        let worker = tokio::spawn(worker.with_subscriber(subscriber));
+        world.until("a few tries", "select epoch > 5 from tidegate.worker").await;
+        world
+            .until(
+                "the reason to show",
+                "select reason like 'nothing is registered yet%' from tidegate.worker_heartbeat",
+            )
+            .await;
+        world.sql(ITEMS).await;
+        world.until_streaming().await;
+        stop.send(()).expect("a worker");
+        within("the worker to stop", worker).await.expect("no panic").expect("a clean end");
+        let log = std::fs::read_to_string(log.path()).expect("text");
+        assert_eq!(log.matches("nothing is registered yet").count(), 1, "{log}");
+        assert!(!log.contains("WARN"), "{log}");
     }
 );

@@ -37,9 +37,9 @@ pub(super) async fn check_registered(
     .await
     .doing("look for registrations")?;
     match newest {
-        None => Err(CaptureError::Waiting("nothing is registered yet: register a table first".into())),
+        None => Err(CaptureError::Unregistered("nothing is registered yet: register a table first")),
         Some(age) if age < quiet.as_secs_f64() => {
-            Err(CaptureError::Waiting("tables are being registered".into()))
+            Err(CaptureError::Unregistered("tables are being registered"))
         }
         Some(_) => Ok(()),
     }
