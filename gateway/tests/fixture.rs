@@ -22,6 +22,8 @@ pub struct Fixture {
     pub client_id: Uuid,
     pusher: Mutex<Pusher>,
     item: TableId,
+    /// The registry generation with the tables of the fixture.
+    pub sv: RegistryGeneration,
 }
 
 impl TestContext for Fixture {
@@ -88,7 +90,9 @@ impl Fixture {
             .unwrap_or_else(|error| panic!("{error}"));
         let item = table(&db, "item").await;
         let pusher = Mutex::new(Pusher::start(config(&db, &login, &role)).await.expect("a pusher"));
-        Fixture { db, role, login, client_id: Uuid::from_u128(1), pusher, item }
+        let sv = sqlx::query_scalar("select max(id) from tidegate.registry_generation");
+        let sv = RegistryGeneration(sv.fetch_one(&db.pool).await.expect("one"));
+        Fixture { db, role, login, client_id: Uuid::from_u128(1), pusher, item, sv }
     }
 
     pub async fn close(&self) {
@@ -166,7 +170,7 @@ impl Fixture {
             reference: first,
             batch: Uuid::from_u128(u128::from(first) << 32 | writes.len() as u128),
             atomic,
-            sv: RegistryGeneration(1),
+            sv: self.sv,
             acked: MutationNumber(0),
             mutations: writes
                 .into_iter()

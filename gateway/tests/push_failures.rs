@@ -1,6 +1,6 @@
 //! Pushes where something else fails or is full: timeouts, a killed server, limits, a registry that moves on.
 
-use crate::fixture::{Fixture, Write, codes, insert, one, statuses, update};
+use crate::fixture::{Fixture, Write, codes, insert, one, statuses, text, update};
 use sqlx::{Connection, Executor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,6 +81,40 @@ pg_test!(
         let mut push = f.push(4, false, vec![update(1, "a")]);
         push.sv = RegistryGeneration(999);
         assert_eq!(client.push(&push).await.error.map(|error| error.code), Some(ErrorCode::SchemaUnknown));
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn a_push_is_judged_by_the_schema_version_it_was_written_under(f: Fixture) {
+        let mut client = f.client("ann", true);
+        let under = |sv: i32, first, write| {
+            let mut push = f.push(first, false, vec![write]);
+            push.sv = RegistryGeneration(sv);
+            push
+        };
+        let early = under(0, 1, insert(1, "ann", "a"));
+        assert_eq!(codes(&client.push(&early).await), ["unknown_table"]);
+        assert_eq!(codes(&client.push(&early).await), ["unknown_table"], "its first outcome for ever");
+        f.sql("alter table public.item add column late text; \
+               select tidegate.register_table('public.item', '{\"write\": \"enabled\", \"columns\": [\"id\", \"owner\", \"title\", \"late\"], \"scopes\": [{\"name\": \"user:{owner}\"}]}')")
+            .await;
+        let late = |id| Write {
+            cols: vec![("owner".into(), text("ann")), ("late".into(), text("x"))],
+            ..insert(id, "", "")
+        };
+        assert_eq!(codes(&client.push(&under(f.sv.0, 2, late(2))).await), ["unknown_column"]);
+        assert_eq!(codes(&client.push(&under(f.generation().await, 3, late(3))).await), [""]);
+        assert_eq!(
+            codes(&client.push(&under(f.sv.0, 4, insert(4, "ann", "a"))).await),
+            [""],
+            "nothing that it names has changed"
+        );
+        f.sql("alter table public.item drop column late; \
+               select tidegate.register_table('public.item', '{\"write\": \"enabled\", \"scopes\": [{\"name\": \"user:{owner}\"}]}')")
+            .await;
+        let late = under(f.generation().await - 1, 5, late(5));
+        assert_eq!(codes(&client.push(&late).await), ["schema_changed"]);
     }
 );
 

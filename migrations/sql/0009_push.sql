@@ -594,6 +594,12 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $f
     from tidegate.registry_generation g order by g.id desc limit 1
 $f$;
 
+-- The registry as it was in generation `p_id`, for mutations that were written under it; null: there was none.
+create or replace function tidegate.push_registry_of(p_id integer) returns text
+language sql stable security definer set search_path = pg_catalog, pg_temp as $f$
+    select g.snapshot::text from tidegate.registry_generation g where g.id = p_id
+$f$;
+
 -- Removes write fences that nobody will ask for again: materialized or covered, their outcome acknowledged, and older than any
 -- socket can lag. Gives how many. Called now and then by each gateway; rows that another one is removing are skipped.
 create or replace function tidegate.prune_write_fences(p_keep interval, p_limit integer) returns bigint

@@ -8,7 +8,7 @@ use super::target::{Target, Targets};
 use super::text::{ArrayLiteral, key_text, value_text};
 use std::fmt::Write;
 use std::sync::Arc;
-use tidegate_model::{RegistryGeneration, RowKey, RowVersion, TableId};
+use tidegate_model::{ColumnType, Relation, RowKey, RowVersion, Snapshot, TableId};
 use tidegate_protocol::{Base, Mutation, MutationOp, Push, RejectionCode};
 use uuid::Uuid;
 
@@ -59,8 +59,9 @@ impl Prepared {
     }
 }
 
-/// Every mutation of a push. Its numbers are known to be consecutive.
-pub(super) fn prepare(push: &Push<'_>, targets: &Targets) -> Vec<Prepared> {
+/// Every mutation of a push. Its numbers are known to be consecutive. `written`: the registry that it was written under, where
+/// [`Targets::outdates`] asks for it.
+pub(super) fn prepare(push: &Push<'_>, targets: &Targets, written: Option<&Snapshot>) -> Vec<Prepared> {
     push.mutations
         .iter()
         .zip(fingerprints(push))
@@ -70,19 +71,20 @@ pub(super) fn prepare(push: &Push<'_>, targets: &Targets) -> Vec<Prepared> {
             table: mutation.table,
             op: mutation.op,
             fingerprint,
-            statement: statement(mutation, push.sv, targets),
+            statement: statement(mutation, targets, written),
         })
         .collect()
 }
 
 fn statement(
     mutation: &Mutation<'_>,
-    written_under: RegistryGeneration,
     targets: &Targets,
+    written: Option<&Snapshot>,
 ) -> Result<Statement, Refusal> {
-    // What was there under an older schema version was taken away since: the user decides, not the client's programmer.
-    let missing = |code| if written_under < targets.generation { RejectionCode::SchemaChanged } else { code };
-    let target = targets.table(mutation.table).ok_or_else(|| missing(RejectionCode::UnknownTable))?;
+    let then = written.map(|snapshot| Then::new(snapshot, mutation.table)).transpose()?;
+    // What was there when it was written was taken away since: the user decides, not the client's programmer.
+    let gone = |code| if then.is_some() { RejectionCode::SchemaChanged } else { code };
+    let target = targets.table(mutation.table).ok_or_else(|| gone(RejectionCode::UnknownTable))?;
     if !target.writable {
         return Err(RejectionCode::NotWritable.into());
     }
@@ -92,7 +94,11 @@ fn statement(
     let mut values = ArrayLiteral::new();
     let mut columns = Vec::with_capacity(mutation.cols.0.len());
     for (name, value) in &mutation.cols.0 {
-        let column = target.column(name).ok_or_else(|| missing(RejectionCode::UnknownColumn))?;
+        let was = then.as_ref().map(|then| then.column(name)).transpose()?;
+        let column = target.column(name).ok_or_else(|| gone(RejectionCode::UnknownColumn))?;
+        if was.is_some_and(|was| was != column.wire) {
+            return Err(RejectionCode::SchemaChanged.into());
+        }
         let text =
             value_text(column.wire, &column.pg_type, value).map_err(|message| invalid(name, message))?;
         if column.name == target.key.name {
@@ -142,6 +148,22 @@ fn statement(
         MutationOp::Delete => (delete_sql(target, guarded), None),
     };
     Ok(Statement { target: target.clone(), key, base, after, sql, insert, values: values.finish() })
+}
+
+/// A table as it was under the schema version that a mutation was written under.
+struct Then<'a>(&'a Relation);
+
+impl<'a> Then<'a> {
+    fn new(snapshot: &'a Snapshot, table: TableId) -> Result<Then<'a>, RejectionCode> {
+        let relation = snapshot.relations.iter().find(|relation| relation.table_id == Some(table));
+        relation.map(Then).ok_or(RejectionCode::UnknownTable)
+    }
+
+    /// The form that a column's values had.
+    fn column(&self, name: &str) -> Result<ColumnType, RejectionCode> {
+        let column = self.0.columns.iter().find(|column| column.name == name);
+        column.map(|column| column.wire).ok_or(RejectionCode::UnknownColumn)
+    }
 }
 
 /// A column's name comes from the registry, the message from our own words.
@@ -244,7 +266,7 @@ mod tests {
             cols: Columns(vec![("a".into(), Value::Str("it's".into()))]),
         };
         change(&mut mutation);
-        statement(&mutation, RegistryGeneration(3), &targets())
+        statement(&mutation, &targets(), None)
     }
 
     fn code(result: Result<Statement, Refusal>) -> Option<RejectionCode> {
@@ -298,6 +320,39 @@ mod tests {
         }
         let refusal = run(|m| m.cols.0[0].1 = Value::Int(1)).err().and_then(|refusal| refusal.message);
         assert_eq!(refusal.as_deref(), Some("column \"a\": text is expected"));
+    }
+
+    #[test]
+    fn what_was_written_under_another_form_of_the_table_is_judged_by_that_form() {
+        use RejectionCode::*;
+        let columns = |rest: &str| {
+            let json = format!(
+                r#"{{"generation": 2, "grants": [], "relations": [
+                {{"relation_id": 7, "table_id": 4, "kind": "synced", "schema": "public", "name": "r", "oid": 16402,
+                 "key": {{"column": "id", "type": "int64"}}, "write": "enabled", "unrestricted": false, "since": 1, "scopes": [],
+                 "columns": [
+                    {{"name": "id", "attnum": 1, "type": "int8", "wire": "int64", "type_oid": 20, "nullable": false}}{rest}]}}]}}"#
+            );
+            Snapshot::from_json(&json).expect("a snapshot")
+        };
+        let a = r#", {"name": "a", "attnum": 2, "type": "text", "wire": "string", "type_oid": 25, "nullable": true}"#;
+        let judge = |table: i32, column: &'static str, written: &Snapshot| {
+            let mutation = Mutation {
+                number: MutationNumber(5),
+                table: TableId(table),
+                op: MutationOp::Update,
+                key: Value::Int(7),
+                base: Base::None,
+                cols: Columns(vec![(column.into(), Value::Str("x".into()))]),
+            };
+            code(statement(&mutation, &targets(), Some(written)))
+        };
+        assert_eq!(judge(4, "a", &columns(a)), None, "other changes do not matter to it");
+        assert_eq!(judge(4, "a", &columns("")), Some(UnknownColumn), "it came later");
+        assert_eq!(judge(5, "a", &columns(a)), Some(UnknownTable), "it came later");
+        assert_eq!(judge(4, "gone", &columns(&a.replace("\"a\"", "\"gone\""))), Some(SchemaChanged));
+        let other = a.replace("string", "bool");
+        assert_eq!(judge(4, "a", &columns(&other)), Some(SchemaChanged), "its values had another form");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::admission::Admission;
 use super::failure::{ATTEMPTS_MAX, Failure, client_expired, internal, repeat_or_tell, unavailable};
 use super::prepare::{Prepared, prepare};
 use super::reply::{PushError, PushReply, RETRY_MS};
-use super::start::load_targets;
+use super::start::{load_snapshot, load_targets};
 use super::target::Targets;
 use super::transact::{Context, collect};
 use super::{ClientPusher, PushConfig, sqlstate};
@@ -15,7 +15,7 @@ use sqlx::PgPool;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
-use tidegate_model::RegistryGeneration;
+use tidegate_model::{RegistryGeneration, Snapshot};
 use tidegate_protocol::{ErrorCode, Push, RejectionCode};
 
 /// Acknowledged outcomes that pile up before they are deleted: one deletion per so many pushes.
@@ -124,16 +124,25 @@ impl Runner {
         let mut reloaded = false;
         // Whether it may still go the short way.
         let mut usual = count == 1;
+        // The registry that the mutations were written under, where it makes a difference.
+        let mut written: Option<Snapshot> = None;
         let mut prepared: Option<(RegistryGeneration, Vec<Prepared>)> = None;
         while done < count {
             let targets = match self.targets_for(push.sv).await {
                 Ok(targets) => targets,
                 Err(error) => return Some(error),
             };
+            let tables = push.mutations.iter().map(|mutation| mutation.table);
+            if written.is_none() && targets.outdates(push.sv, tables) {
+                match self.written_under(push.sv).await {
+                    Ok(snapshot) => written = Some(snapshot),
+                    Err(error) => return Some(error),
+                }
+            }
             let mutations = match &mut prepared {
                 Some((generation, mutations)) if *generation == targets.generation => mutations,
                 stale => {
-                    let mut mutations = prepare(push, &targets);
+                    let mut mutations = prepare(push, &targets, written.as_ref());
                     if forbidden {
                         for mutation in &mut mutations {
                             mutation.statement = Err(RejectionCode::PermissionDenied.into());
@@ -238,6 +247,17 @@ impl Runner {
             return Err(PushError::retry_after(ErrorCode::SchemaUnknown, message, RETRY_MS));
         }
         Ok(targets)
+    }
+
+    /// The registry in generation `version`, which is past.
+    async fn written_under(&self, version: RegistryGeneration) -> Result<Snapshot, PushError> {
+        let mut connection = self.pool.acquire().await.map_err(|_| unavailable())?;
+        let snapshot = load_snapshot(&mut connection, version).await.map_err(|error| {
+            tracing::error!(error, "load the registry that a push was written under");
+            unavailable()
+        })?;
+        // A generation that never was had no tables.
+        Ok(snapshot.unwrap_or(Snapshot { generation: version, relations: Vec::new(), grants: Vec::new() }))
     }
 
     fn targets(&self) -> Arc<Targets> {

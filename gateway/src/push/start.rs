@@ -10,6 +10,7 @@ use sqlx::{ConnectOptions, Connection, Row};
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
+use tidegate_model::{RegistryGeneration, Snapshot};
 
 /// Time between two looks for write fences that nobody needs any more.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
@@ -89,6 +90,19 @@ pub(super) async fn load_targets(connection: &mut PgConnection) -> Result<Target
         serde_json::from_str(&column("types")?).map_err(|error| error.to_string())?;
     let defers = row.try_get("defers").map_err(describe)?;
     Targets::new(&column("snapshot")?, &types, defers).map_err(|error| error.to_string())
+}
+
+/// The registry as it was in one generation; `None`: there was none.
+pub(super) async fn load_snapshot(
+    connection: &mut PgConnection,
+    generation: RegistryGeneration,
+) -> Result<Option<Snapshot>, String> {
+    let snapshot = sqlx::query_scalar::<_, Option<String>>("select tidegate.push_registry_of($1)")
+        .bind(generation.0)
+        .fetch_one(connection)
+        .await
+        .map_err(describe)?;
+    snapshot.map(|json| Snapshot::from_json(&json)).transpose().map_err(|error| error.to_string())
 }
 
 fn check_limits(config: &PushConfig) -> Result<(), PushStartError> {

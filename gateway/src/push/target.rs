@@ -20,6 +20,8 @@ pub(super) struct Targets {
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) relation_id: i32,
+    /// The registry generation that first had the table in this form.
+    pub(super) since: RegistryGeneration,
     pub(super) oid: u32,
     /// Schema-qualified and quoted.
     pub(super) name: String,
@@ -76,6 +78,7 @@ impl Targets {
                 table,
                 Arc::new(Target {
                     relation_id: relation.relation_id.0,
+                    since: relation.since,
                     oid: relation.oid,
                     name,
                     writable: relation.write == WritePolicy::Enabled,
@@ -88,6 +91,17 @@ impl Targets {
             );
         }
         Ok(Targets { generation: snapshot.generation, defers, tables })
+    }
+
+    /// Whether mutations of `tables` that were written under `version` must be judged by that version's registry too: a table has
+    /// another form since, or was not there, or is not there any more.
+    pub(super) fn outdates(
+        &self,
+        version: RegistryGeneration,
+        mut tables: impl Iterator<Item = TableId>,
+    ) -> bool {
+        version < self.generation
+            && tables.any(|table| self.table(table).is_none_or(|target| target.since > version))
     }
 
     pub(super) fn table(&self, id: TableId) -> Option<&Arc<Target>> {
