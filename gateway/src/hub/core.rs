@@ -227,6 +227,11 @@ impl Core {
         let Some(entry) = self.feeds.get_mut(key) else { return };
         entry.subscribers.remove(&id);
         if entry.subscribers.is_empty() {
+            // Whoever comes back begins with the first. The others are for those who have begun again on one connection: kept,
+            // one client could make the hub feed as many as it likes (CL-01).
+            if key.nth > 0 {
+                return self.forget_if_idle(key);
+            }
             self.idle.push_back(key.clone());
             while self.idle.len() > self.bounds.idle_feeds_max {
                 if let Some(key) = self.idle.pop_front() {

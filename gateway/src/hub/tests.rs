@@ -135,7 +135,7 @@ fn registry() -> Arc<tidegate_model::Snapshot> {
 
 /// A hub and one member, registered.
 fn hub() -> (Core, Arc<Mailbox>) {
-    let bounds = HubBounds { window_bytes_max: 1 << 20, idle_feeds_max: 2 };
+    let bounds = HubBounds { window_bytes_max: 1 << 20, idle_feeds_max: 100 };
     let mut core = Core::new(Arc::new(press(10)), bounds, registry(), TailPosition::default());
     let mailbox = Arc::new(Mailbox::new(4));
     let client = ClientKey { subject: Subject("anna".into()), client: ClientId(Uuid::nil()) };
@@ -177,6 +177,37 @@ fn s3_the_tail_never_goes_back() {
         Some(Message::Sync { snapshot, .. }) => assert_eq!(snapshot.through, end(20)),
         other => panic!("expected to be in step, got {other:?}"),
     }
+}
+
+#[test]
+fn cl01_feeds_that_one_client_left_behind_are_not_fed() {
+    let (mut core, mailbox) = hub();
+    read(&mut core, 10, Vec::new());
+    let member = MemberId(1);
+    for nth in 0..50 {
+        let feed = FeedKey { scope: ScopeName("s".into()), nth };
+        core.request(Request::Attach { member, feed: feed.clone() });
+        read(&mut core, 20 + u64::from(nth), Vec::new());
+        core.request(Request::Detach { member, feed });
+        // Left before anything was told about it.
+        let feed = FeedKey { scope: ScopeName("t".into()), nth };
+        core.request(Request::Attach { member, feed: feed.clone() });
+        core.request(Request::Detach { member, feed });
+        assert_eq!(core.feeds().0, 2, "only the first ones are kept for those who come back");
+    }
+    while mailbox.pop().is_some() {}
+    // Two members of one further feed: it goes with the last.
+    let feed = FeedKey { scope: ScopeName("s".into()), nth: 1 };
+    let client = ClientKey { subject: Subject("ben".into()), client: ClientId(Uuid::nil()) };
+    let ben = Arc::new(Mailbox::new(4));
+    core.request(Request::Register { member: MemberId(2), client, mailbox: ben });
+    for member in [member, MemberId(2)] {
+        core.request(Request::Attach { member, feed: feed.clone() });
+    }
+    core.request(Request::Detach { member, feed });
+    assert_eq!(core.feeds().0, 3);
+    core.request(Request::Leave { member: MemberId(2) });
+    assert_eq!(core.feeds().0, 2);
 }
 
 #[test]

@@ -5,14 +5,18 @@ use std::time::Instant;
 use tidegate_log::ScopeState;
 use tidegate_model::{Cursor, CursorError, Lsn, Point, ScopeName};
 use tidegate_protocol::{
-    Bin, ErrorCode, ErrorFrame, Joined, RebuildReason, ScopeNumber, ServerFrame, Subscribe, Subscribed,
-    SubscriptionMode,
+    Bin, CloseCode, ErrorCode, ErrorFrame, Joined, RebuildReason, ScopeNumber, ServerFrame, Subscribe,
+    Subscribed, SubscriptionMode,
 };
 
 use super::operation::Gate;
 use super::{Command, ReadId, Session};
 use crate::hub::{Covered, Feed, FeedKey, Page};
 use crate::rebuild::{RebuildFrom, RebuildPage, RunPosition};
+
+/// How often one connection may begin on one scope. Each beginning has a feed of its own, which only those share who have begun
+/// as often: with this, one scope costs the hub no more than so many feeds, however many connections begin anew without end.
+pub(super) const BEGINNINGS_MAX: u32 = 100;
 
 /// What a subscription begins with.
 #[derive(Debug)]
@@ -161,12 +165,21 @@ impl Session {
             return false;
         }
         self.ask(name, start);
-        true
+        !self.closing
     }
 
     /// Asks for a feed whose number this connection has not used.
     fn ask(&mut self, scope: ScopeName, mut start: Start) {
         let begun = self.begun.entry(scope.clone()).or_default();
+        if *begun >= BEGINNINGS_MAX {
+            let error = ErrorFrame::new(ErrorCode::RateLimited, "too many beginnings on one scope");
+            self.error(match start.reference {
+                Some(reference) => error.answering(reference, "subscribe"),
+                None => error,
+            });
+            // On another connection the count begins anew; here the scope could not go on.
+            return self.close(CloseCode::GoingAway);
+        }
         start.nth = *begun;
         *begun += 1;
         self.commands.push_back(Command::Attach(FeedKey { scope: scope.clone(), nth: start.nth }));

@@ -2,6 +2,9 @@
 
 use super::model_client::Seen;
 use super::world::{Change, Sizes, World};
+use crate::session::{Command, Input};
+use std::time::Instant;
+use tidegate_protocol::{ClientFrame, CloseCode, Limits, ServerFrame, Subscribe, SubscriptionKind};
 
 fn change(key: u8, scopes: u8) -> Change {
     Change { key, scopes }
@@ -119,6 +122,45 @@ fn a_resume_that_would_replay_more_than_the_scope_rebuilds_instead() {
     assert!(seen.iter().any(reason), "{seen:?}");
     let resumed = |seen: &Seen| matches!(seen, Seen::Subscribed { name, reason: None, .. } if name == "s:b");
     assert!(seen.iter().any(resumed), "the other scope has nothing to replay");
+}
+
+#[test]
+fn cl01_beginning_on_a_scope_again_and_again_is_bounded_by_name() {
+    let mut world = World::new(Sizes::default());
+    let subscribe = || {
+        Input::Frame(ClientFrame::Subscribe(Subscribe {
+            reference: 5,
+            kind: SubscriptionKind::Scope,
+            name: Some("s:a".into()),
+            cursor: None,
+            token: None,
+            mismatch: None,
+        }))
+    };
+    let mut attached = 0;
+    let closed = loop {
+        world.session.handle(subscribe(), Instant::now());
+        let commands: Vec<Command> = world.session.commands.drain(..).collect();
+        attached += commands.iter().filter(|command| matches!(command, Command::Attach(_))).count();
+        let close = commands.iter().find_map(|command| match command {
+            Command::Close(code) => Some(*code),
+            _ => None,
+        });
+        if let Some(code) = close {
+            break code;
+        }
+        assert!(attached <= 1000, "no end");
+    };
+    assert_eq!((attached, closed), (100, CloseCode::GoingAway));
+    let mut codes = Vec::new();
+    while let Some(bytes) = world.session.outbox.pop() {
+        if let ServerFrame::ErrorFrame(error) =
+            ServerFrame::decode(&bytes, &Limits::FROM_SERVER).expect("a frame")
+        {
+            codes.push((error.code.to_string(), error.reference));
+        }
+    }
+    assert_eq!(codes, [("rate_limited".to_owned(), Some(5))]);
 }
 
 #[test]
