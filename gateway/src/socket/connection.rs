@@ -69,7 +69,15 @@ pub(super) async fn run(shared: Arc<Shared>, mut socket: WebSocket) {
             )
             .await;
         }
-        Incoming::Closed => return,
+        Incoming::TooLarge => {
+            return refuse(
+                &shared,
+                &mut socket,
+                Refused::new(ErrorCode::FrameTooLarge, "the frame is too large"),
+            )
+            .await;
+        }
+        Incoming::Ended | Incoming::Closed => return,
     };
     let begun = match begin::hello(&bytes, &limits) {
         Ok(hello) => match begin::identify(&shared, &hello) {
@@ -148,6 +156,7 @@ enum Event {
     Done(Done),
     Frame(Bytes),
     Text,
+    TooLarge,
     Closed,
     Timer,
 }
@@ -211,6 +220,11 @@ impl<'c> Connection<'c> {
                 Event::Text => {
                     self.begun.session.error(ErrorFrame::new(ErrorCode::MalformedFrame, "frames are binary"));
                 }
+                Event::TooLarge => {
+                    self.begun
+                        .session
+                        .error(ErrorFrame::new(ErrorCode::FrameTooLarge, "the frame is too large"));
+                }
                 Event::Closed => return None,
                 Event::Timer => {
                     if let Some(code) = self.on_timer(now) {
@@ -253,7 +267,8 @@ impl<'c> Connection<'c> {
             return Poll::Ready(match incoming {
                 Incoming::Frame(bytes) => Event::Frame(bytes),
                 Incoming::Text => Event::Text,
-                Incoming::Closed => Event::Closed,
+                Incoming::TooLarge => Event::TooLarge,
+                Incoming::Ended | Incoming::Closed => Event::Closed,
             });
         }
         self.timer.as_mut().poll(context).map(|()| Event::Timer)

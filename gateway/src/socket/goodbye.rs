@@ -46,8 +46,13 @@ pub(super) async fn goodbye(shared: &Shared, socket: &mut WebSocket, code: Close
         }
         let _ = std::future::poll_fn(|context| socket.poll_written(context)).await;
         // What is still under way from the client would make the kernel reset the connection, and lose the goodbye.
-        while !matches!(std::future::poll_fn(|context| socket.poll_incoming(context)).await, Incoming::Closed)
-        {
+        loop {
+            match std::future::poll_fn(|context| socket.poll_incoming(context)).await {
+                Incoming::Closed => break,
+                // It cannot be read any more: all that is left is to give the other side time.
+                Incoming::Ended => std::future::pending().await,
+                _ => {}
+            }
         }
     };
     let _ = tokio::time::timeout(GOODBYE, said).await;

@@ -21,6 +21,8 @@ use crate::gateway::Shared;
 
 /// The library fills its whole read buffer with zeros at each poll: small is cheap.
 const READ_BUFFER_BYTES: usize = 4096;
+/// So much beyond the limit is still read, to be refused by the frame's own judge with an orderly close.
+const BEYOND_LIMIT_BYTES: usize = 64 << 10;
 /// Frames smaller than this are joined into one write.
 const WRITE_BUFFER_BYTES: usize = 16 << 10;
 
@@ -30,14 +32,15 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
 }
 
 async fn upgrade(State(shared): State<Arc<Shared>>, upgrade: WebSocketUpgrade) -> Response {
+    let message_bytes_max = (shared.limits.frame_bytes_max as usize).saturating_add(BEYOND_LIMIT_BYTES);
     let upgrade = upgrade
         .protocols([SUBPROTOCOL])
         .read_buffer_size(READ_BUFFER_BYTES)
         .write_buffer_size(WRITE_BUFFER_BYTES)
         // What is queued is bounded by the session; a single page may hold one large row.
         .max_write_buffer_size(usize::MAX)
-        .max_message_size(shared.limits.frame_bytes_max as usize)
-        .max_frame_size(shared.limits.frame_bytes_max as usize);
+        .max_message_size(message_bytes_max)
+        .max_frame_size(message_bytes_max);
     if upgrade.selected_protocol().is_none() {
         return (StatusCode::BAD_REQUEST, format!("the subprotocol {SUBPROTOCOL} is required\n"))
             .into_response();

@@ -14,6 +14,10 @@ pub(super) enum Incoming {
     Frame(Bytes),
     /// A text message: this protocol has none.
     Text,
+    /// A message so large that it was not read. Nothing comes after it.
+    TooLarge,
+    /// Nothing is read any more, after a message that was too large.
+    Ended,
     /// The other side has closed, or the connection broke.
     Closed,
 }
@@ -36,6 +40,14 @@ pub(super) trait Transport {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gone;
 
+/// The library refuses to read a message of more bytes than it was told; everything else means that the connection broke.
+fn of_error(error: axum::Error) -> Incoming {
+    match error.into_inner().downcast_ref() {
+        Some(tungstenite::Error::Capacity(_)) => Incoming::TooLarge,
+        _ => Incoming::Closed,
+    }
+}
+
 impl Transport for WebSocket {
     fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Gone>> {
         Pin::new(self).poll_ready(context).map_err(|_| Gone)
@@ -56,7 +68,9 @@ impl Transport for WebSocket {
                 Some(Ok(Message::Text(_))) => Incoming::Text,
                 // The library answers pings itself.
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
-                Some(Ok(Message::Close(_)) | Err(_)) | None => Incoming::Closed,
+                Some(Err(error)) => of_error(error),
+                Some(Ok(Message::Close(_))) => Incoming::Closed,
+                None => Incoming::Ended,
             });
         }
     }

@@ -50,6 +50,29 @@ pg_test!(
 
 pg_test!(
     Slots,
+    async fn a_frame_that_is_too_large_is_refused_by_name_before_and_after_hello(world: World) {
+        let worker = world.worker().await;
+        let mut config = world.config();
+        config.limits.frame_bytes_max = 2000;
+        let serving = world.gateway_with(config).await;
+        // A little more than the limit is read and judged; much more is not even read.
+        for bytes in [2001, 60_000, 300_000] {
+            let mut first = Client::new(None);
+            first.open(&serving).await;
+            first.send_bytes(vec![0x81; bytes]).await;
+            assert_eq!(refusal(&mut first).await, ("frame_too_large".to_owned(), 4005));
+            let mut anna = Client::connected(&serving, Some("anna")).await;
+            anna.send_bytes(vec![0x81; bytes]).await;
+            assert_eq!(refusal(&mut anna).await, ("frame_too_large".to_owned(), 4005));
+            assert_eq!(anna.seen.last(), Some(&Seen::Bye("limit".into())));
+        }
+        worker.stop().await;
+        serving.stop().await;
+    }
+);
+
+pg_test!(
+    Slots,
     async fn limits_answer_by_name_and_unknown_frames_do_no_harm(world: World) {
         world.sql("insert into members values (1, 'anna', 'L1')").await;
         let worker = world.worker().await;
