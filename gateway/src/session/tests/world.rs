@@ -96,6 +96,9 @@ enum Answer {
     Push(u64, Vec<u64>),
 }
 
+/// A member of whom only its place at the hub matters.
+type Elder = (Arc<Mailbox>, BTreeMap<FeedKey, Arc<Feed>>);
+
 pub struct World {
     sizes: Sizes,
     now: Instant,
@@ -115,7 +118,7 @@ pub struct World {
     rebuilt: HashMap<(u32, Point, After), Arc<RebuildPage>>,
     runs: HashMap<u32, Arc<Run>>,
     /// Another member, and the feeds that it has.
-    elder: Option<(Arc<Mailbox>, BTreeMap<FeedKey, Arc<Feed>>)>,
+    elder: Option<Elder>,
     member: u64,
     mailbox: Arc<Mailbox>,
     pub session: Session,
