@@ -130,14 +130,19 @@ pub async fn gateway(serving: Serving, stop: watch::Receiver<bool>) -> anyhow::R
     Ok(Listening { url: format!("http://{address}"), part: Part { task } })
 }
 
+/// How tokens are judged.
+pub fn auth(jwt_secret: Option<String>, token_required: bool) -> AuthConfig {
+    AuthConfig {
+        keys: jwt_secret.map(|secret| TokenKeys::Secret(secret.into_bytes())),
+        anonymous: !token_required,
+        ..AuthConfig::default()
+    }
+}
+
 fn config(serving: &Serving, address: SocketAddr) -> anyhow::Result<Config> {
     let options = target::connect_options(&serving.database_url)?;
     let database = target::database_name(&options);
-    let auth = AuthConfig {
-        keys: serving.jwt_secret.clone().map(|secret| TokenKeys::Secret(secret.into_bytes())),
-        anonymous: !serving.token_required,
-        ..AuthConfig::default()
-    };
+    let auth = auth(serving.jwt_secret.clone(), serving.token_required);
     let mut config = Config::new(&serving.database_url, database, auth);
     config.listen = address;
     config.push = serving.write_role.as_ref().map(|role| PushConfig::new(options, role));

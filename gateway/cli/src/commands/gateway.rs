@@ -6,6 +6,7 @@ use anyhow::Context;
 use sqlx::Connection;
 use std::process::ExitCode;
 use std::time::Duration;
+use tidegate_gateway::auth::Auth;
 use tokio::sync::watch;
 
 /// Time between two tries to reach a database that is not there yet.
@@ -14,6 +15,14 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Waits for the database, loads the schema, serves, and drains at a signal.
 pub async fn run(args: &Args, gateway: &Gateway) -> anyhow::Result<ExitCode> {
     let url = target::database_url(args)?;
+    // What is wrong with the configuration does not wait for a database.
+    Auth::new(serving::auth(gateway.jwt_secret.clone(), gateway.token_required))?;
+    if gateway.jwt_secret.is_none() {
+        tracing::warn!("no token secret: only anonymous sessions are served");
+    }
+    if gateway.write_role.is_none() {
+        tracing::warn!("no write role: every push is refused");
+    }
     tokio::select! {
         () = shutdown::signal() => return Ok(ExitCode::SUCCESS),
         reached = reached(&url) => reached?,
@@ -25,12 +34,6 @@ pub async fn run(args: &Args, gateway: &Gateway) -> anyhow::Result<ExitCode> {
     }
     pool.close().await;
     let listener = serving::listen(gateway.listen).await?;
-    if gateway.jwt_secret.is_none() {
-        tracing::warn!("no token secret: only anonymous sessions are served");
-    }
-    if gateway.write_role.is_none() {
-        tracing::warn!("no write role: every push is refused");
-    }
     let (stop, stopping) = watch::channel(false);
     let mut listening = serving::gateway(
         serving::Serving {
