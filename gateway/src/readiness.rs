@@ -54,9 +54,11 @@ pub async fn look(pool: &PgPool, config: &ReadinessConfig) -> Report {
     judge::judge(&observe(pool, config.timeout).await, config, SystemTime::now())
 }
 
-/// The report for a database that could not be reached, with the reason that whoever tried has. It must carry no secret (Q1).
-pub fn unreachable(reason: impl Into<String>, config: &ReadinessConfig) -> Report {
-    let unknown = Unknown { reason: reason.into(), kind: UnknownKind::Unreachable };
+/// The report for a database that gave no connection, with the reason that whoever tried has. It must carry no secret (Q1).
+/// `refused`: a server answered, and would have to be asked otherwise.
+pub fn unreachable(reason: impl Into<String>, refused: bool, config: &ReadinessConfig) -> Report {
+    let kind = if refused { UnknownKind::Login } else { UnknownKind::Unreachable };
+    let unknown = Unknown { reason: reason.into(), kind };
     judge::judge(&Observed::nothing(&unknown), config, SystemTime::now())
 }
 

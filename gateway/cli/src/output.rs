@@ -16,11 +16,10 @@ pub fn start_logging(args: &Args) {
 
 /// A result: text for people, or with `--json` one line of JSON.
 pub fn print(args: &Args, json: &serde_json::Value, text: impl FnOnce() -> String) {
-    if args.json {
-        println!("{json}");
-    } else {
-        println!("{}", text());
-    }
+    use std::io::Write;
+    let result = if args.json { json.to_string() } else { text() };
+    // A reader that has gone, as `head` does, has what it wanted.
+    writeln!(std::io::stdout(), "{result}").ok();
 }
 
 /// One line, or one JSON object with `--json`.

@@ -15,7 +15,10 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
             connection.close().await.ok();
             readiness::look(&connect::pool_of(options, 2), &config).await
         }
-        Err(error) => readiness::unreachable(format!("not reachable: {error}"), &config),
+        Err(error) if error.passes => {
+            readiness::unreachable(format!("not reachable: {error}"), false, &config)
+        }
+        Err(error) => readiness::unreachable(error.reason, true, &config),
     };
     output::print(args, &serde_json::to_value(&report)?, || text(&report));
     Ok(if report.ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
