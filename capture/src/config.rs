@@ -73,6 +73,8 @@ pub struct Limits {
     pub backoff_max: Duration,
     /// How often a blocked worker looks whether an operator asked for a retry.
     pub poison_poll_interval: Duration,
+    /// How often the catalogs are compared with what is registered (G5). Reads only, and writes no WAL.
+    pub drift_check_interval: Duration,
     /// How long the creation of a slot may wait for open writers (B1).
     pub slot_creation_timeout: Duration,
     /// A first start waits until no table has been registered for this long.
@@ -104,6 +106,7 @@ impl Default for Limits {
             backoff_min: Duration::from_millis(100),
             backoff_max: Duration::from_secs(10),
             poison_poll_interval: Duration::from_secs(1),
+            drift_check_interval: Duration::from_secs(10),
             slot_creation_timeout: Duration::from_secs(60),
             first_start_quiet: Duration::from_secs(1),
             notify_interval: Duration::from_millis(2),

@@ -39,6 +39,9 @@ pub enum CaptureError {
     /// Something must happen in the database first; the worker asks again.
     #[error("{0}")]
     Waiting(String),
+    /// Publication or triggers are not as installed: blocked until they are. Whoever changed them acts.
+    #[error("{0}")]
+    Drifted(String),
     /// The ordinary wait of a first start: there is nothing to capture yet. Nobody needs to hurry.
     #[error("{0}")]
     Unregistered(&'static str),

@@ -169,6 +169,11 @@ pub(crate) struct Blocking {
 }
 
 impl Blocking {
+    /// Whether comparing the catalogs again is what clears it.
+    pub(crate) fn is_drift(&self) -> bool {
+        self.failure_class == FailureClass::RelationDrifted.as_str()
+    }
+
     /// Whether materializing this transaction clears the record: it is the poisoned one, or the first that could be read again.
     pub(crate) fn is_settled_by(&self, commit_lsn: Lsn) -> bool {
         if self.at_boundary { commit_lsn >= self.commit_lsn } else { commit_lsn == self.commit_lsn }
@@ -201,10 +206,14 @@ pub(crate) async fn resolve(transaction: &mut PgConnection, id: i64) -> Result<(
     clear(transaction, id, "materialized").await
 }
 
-/// Clears a record at the boundary, once the stream was read past it without a transaction.
-pub(crate) async fn resolve_read(connection: &mut PgConnection, id: i64) -> Result<(), CaptureError> {
+/// Clears a record without a transaction of its own: `outcome` says for the audit what showed that it no longer holds.
+pub(crate) async fn resolve_alone(
+    connection: &mut PgConnection,
+    id: i64,
+    outcome: &str,
+) -> Result<(), CaptureError> {
     let mut transaction = connection.begin().await.doing("resolve poison")?;
-    clear(&mut transaction, id, "read on").await?;
+    clear(&mut transaction, id, outcome).await?;
     transaction.commit().await.doing("resolve poison")?;
     tracing::info!(poison = id, "poison resolved");
     Ok(())

@@ -3,6 +3,7 @@
 
 use crate::acknowledge::{Acknowledger, IdleObservation};
 use crate::config::Config;
+use crate::drift::DriftCheck;
 use crate::failpoints::fail_point;
 use crate::intake::Intake;
 use crate::materialize::{Materialized, Materializer, Target};
@@ -59,7 +60,11 @@ pub(crate) async fn session(worker: &mut Worker) -> Result<Infallible, CaptureEr
         }
         None => baseline::first_start(worker, &mut sql, claim).await?,
     };
-    let retrying = worker.refuse_poison(poison::blocking(&mut sql.control).await?)?;
+    let mut retrying = worker.refuse_poison(poison::blocking(&mut sql.control).await?)?;
+    let mut drift = DriftCheck::begin(&mut sql.control, worker.config.limits.drift_check_interval).await?;
+    if let Some(poison) = retrying.take_if(|poison| poison.is_drift()) {
+        poison::resolve_alone(&mut sql.writer, poison.id, "the catalogs agree again").await?;
+    }
     worker.on_stream = true;
     let (mut source, boundary) = open_stream(worker, &mut sql, claim, &stream).await?;
     let in_force =
@@ -84,7 +89,10 @@ pub(crate) async fn session(worker: &mut Worker) -> Result<Infallible, CaptureEr
 
     loop {
         let due = acknowledger.next_due(intake.idle(), &worker.config.limits);
-        receive(worker, &mut source, &mut intake, &mut sql.control, due).await?;
+        let due = due.map_or(drift.due(), |due| due.min(drift.due()));
+        receive(worker, &mut source, &mut intake, &mut sql.control, Some(due)).await?;
+        // G5: nothing is processed or acknowledged past it.
+        drift.run(&mut sql.control).await?;
         if !intake.group().is_empty() {
             let done = materialize(worker, &mut source, &mut intake, &mut materializer, &mut sql).await?;
             let position = acknowledger.committed(done.processed);
@@ -103,7 +111,7 @@ pub(crate) async fn session(worker: &mut Worker) -> Result<Infallible, CaptureEr
             && worker.has_read(seen)
             && let Some(id) = materializer.retried_at_boundary()
         {
-            poison::resolve_read(&mut sql.writer, id).await?;
+            poison::resolve_alone(&mut sql.writer, id, "read on").await?;
             materializer.resolved();
         }
         let moved =

@@ -15,7 +15,7 @@ use crate::progress::{self, Stream};
 use crate::run::{Connections, session};
 use crate::settings::{self, Purpose};
 use crate::source::StreamThread;
-use crate::{CaptureError, reset, slot};
+use crate::{CaptureError, drift, reset, slot};
 use sqlx::PgConnection;
 use std::time::Duration;
 use tidegate_model::{GenerationId, Lsn};
@@ -87,6 +87,8 @@ enum Next {
     Quarantine(Box<Failure>, Option<SqlState>),
     /// A poison record exists: wait for an operator.
     Wait,
+    /// Publication or triggers are not as they must be: wait until they are.
+    Mend,
     /// Return the error.
     GiveUp,
 }
@@ -146,6 +148,7 @@ impl Worker {
                     }
                 }
                 Next::Wait => self.wait_for_operator().await,
+                Next::Mend => self.wait_for_mending(&error).await,
             }
         }
     }
@@ -218,6 +221,53 @@ impl Worker {
             }
         }
         (self.failures, self.internal_failures) = (0, 0);
+    }
+
+    /// Until a comparison finds something else, or nothing. It blocks as poison does, without a record: what was written meanwhile
+    /// tells by itself, through its fences.
+    async fn wait_for_mending(&mut self, error: &CaptureError) {
+        tracing::error!(%error, "capture is blocked");
+        self.heartbeat.state(State::Blocked, Some(error.reason()));
+        self.trouble = Some(Trouble::default());
+        let mut connection = None;
+        loop {
+            tokio::select! {
+                () = self.heartbeat.ownership_lost() => break,
+                () = tokio::time::sleep(self.config.limits.drift_check_interval) => {}
+            }
+            match self.is_unmended(&mut connection, error).await {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "catalogs not readable");
+                    connection = None;
+                }
+            }
+        }
+        (self.failures, self.internal_failures) = (0, 0);
+    }
+
+    async fn is_unmended(
+        &self,
+        connection: &mut Option<PgConnection>,
+        before: &CaptureError,
+    ) -> Result<bool, CaptureError> {
+        let connection = match connection {
+            Some(connection) => connection,
+            empty => empty.insert(self.control().await?),
+        };
+        // OP-01, as in `blocking`.
+        if let Some(stream) = progress::read(connection).await? {
+            self.measure_slot(connection, &stream.slot).await?;
+        }
+        if reset::is_requested(connection).await? {
+            return Ok(false);
+        }
+        match drift::check(connection).await {
+            Err(CaptureError::Drifted(now)) => Ok(now == before.to_string()),
+            Err(CaptureError::Blocked(_)) | Ok(()) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether there is still nothing to do but wait.
@@ -398,6 +448,7 @@ fn decide(
         | CaptureError::Config(_)
         | CaptureError::Refused(_) => Next::GiveUp,
         CaptureError::PoisonActive(_) => Next::Wait,
+        CaptureError::Drifted(_) => Next::Mend,
         CaptureError::Waiting(_) | CaptureError::Unregistered(_) | CaptureError::Spool(_) => Next::Again,
         CaptureError::Blocked(failure) => match attempt {
             Some(attempt) if attempt.transactions > 1 => Next::Singly(attempt.last_end),

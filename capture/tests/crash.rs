@@ -156,7 +156,7 @@ pg_test!(
         fail::cfg(at::BASELINE_STAGED, "return").expect("fail point");
         is_killed(world.start(), at::BASELINE_STAGED).await;
         fail::remove(at::BASELINE_STAGED);
-        world.sql("begin; alter table items disable trigger user; insert into items values ('x', 'L1'); alter table items enable trigger user; alter table items enable always trigger \"!tidegate_fence\"; alter table items enable always trigger \"~tidegate_guard\"; commit").await;
+        world.sql("begin; alter table items disable trigger user; insert into items values ('x', 'L1'); do $f$ declare t name; begin for t in select tgname from pg_trigger where tgrelid = 'items'::regclass loop execute format('alter table items enable always trigger %I', t); end loop; end $f$; commit").await;
         let worker = world.start();
         world.until_streaming().await;
         let discarded = world.text("select error from tidegate.stream_reset where phase = 'discarded'").await;

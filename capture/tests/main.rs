@@ -3,6 +3,7 @@
 mod acknowledge;
 mod baseline;
 mod crash;
+mod drift;
 mod flow;
 mod grouping;
 mod large;

@@ -95,6 +95,8 @@ impl World {
         config.limits.acknowledge_interval = Duration::from_millis(50);
         config.limits.heartbeat_interval = Duration::from_millis(100);
         config.limits.poison_poll_interval = Duration::from_millis(20);
+        // Compared when a session begins; tests of drift compare more often.
+        config.limits.drift_check_interval = Duration::from_secs(3600);
         config.limits.first_start_quiet = Duration::ZERO;
         config.limits.backoff_min = Duration::from_millis(20);
         config.limits.backoff_max = Duration::from_millis(200);

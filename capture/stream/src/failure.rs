@@ -108,6 +108,9 @@ classes! {
     /// Raised by the worker: the server cannot decode or send what follows the processed boundary, as after the publication was
     /// missing for a while (OP-08). Which transaction it is cannot be known: the record stands at the boundary.
     StreamUnreadable = "stream_unreadable", OperatorRetry;
+    /// Raised by the worker: the catalogs show a registered relation that differs from what was registered, without any write (G5). A
+    /// retry compares again. The record stands at the boundary.
+    RelationDrifted = "relation_drifted", OperatorRetry;
     /// Raised by the worker: one message, and so one row, exceeds the configured limit. The record stands at the boundary.
     MessageTooLarge = "message_too_large", OperatorRetry;
     /// Raised by the worker: a write fence that the stream reconciles is missing or names another row (F8).
