@@ -21,6 +21,7 @@ mod acknowledge;
 mod baseline;
 mod columns;
 mod config;
+mod decide;
 mod drift;
 mod endpoint;
 mod error;

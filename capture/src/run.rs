@@ -3,6 +3,7 @@
 
 use crate::acknowledge::{Acknowledger, IdleObservation};
 use crate::config::Config;
+use crate::decide::Attempt;
 use crate::drift::DriftCheck;
 use crate::failpoints::fail_point;
 use crate::intake::Intake;
@@ -14,7 +15,7 @@ use crate::replay::Replay;
 use crate::settings::{self, Purpose};
 use crate::slot::{self, Reconciliation};
 use crate::source::{Gated, Source};
-use crate::supervise::{Attempt, Worker};
+use crate::supervise::Worker;
 use crate::{CaptureError, baseline, poison, registry};
 use sqlx::PgConnection;
 use std::convert::Infallible;
