@@ -303,19 +303,13 @@ async fn fences_live(
         return Ok(());
     }
     let statement = sqlx::query(
-        "update tidegate.write_fence f set generation = $1, materialized_commit_lsn = u.commit_lsn
-         from unnest($2::uuid[], $3::int8[], $4::int4[], $5::text[], $6::uuid[], $7)
+        "update tidegate.write_fence f set generation = $7, materialized_commit_lsn = u.commit_lsn
+         from unnest($1::uuid[], $2::int8[], $3::int4[], $4::text[], $5::uuid[], $6)
              as u(fence_id, mutation_id, relation_id, key, version, commit_lsn)
          where f.fence_id = u.fence_id and f.mutation_id = u.mutation_id and f.relation_id = u.relation_id and f.key = u.key
            and f.version = u.version and f.materialized_commit_lsn is null and f.covered_by is null",
-    )
-    .bind(generation.0)
-    .bind(&fences.fence_id)
-    .bind(&fences.mutation_id)
-    .bind(&fences.relation_id)
-    .bind(&fences.key)
-    .bind(&fences.version)
-    .bind(Lsns(&fences.materialized_commit_lsn));
+    );
+    let statement = bind_fences(statement, fences).bind(generation.0);
     let touched = run(transaction, "reconcile write fences", statement).await?;
     exactly(touched, fences.fence_id.len(), FailureClass::WriteFenceMismatch, "reconcile write fences")
 }
@@ -337,15 +331,20 @@ async fn fences_staged(
          join tidegate.write_fence f on f.fence_id = u.fence_id and f.mutation_id = u.mutation_id
              and f.relation_id = u.relation_id and f.key = u.key and f.version = u.version"
     );
-    let statement = sqlx::query(AssertSqlSafe(sql))
+    let statement = bind_fences(sqlx::query(AssertSqlSafe(sql)), fences);
+    let touched = run(transaction, "stage write fences", statement).await?;
+    exactly(touched, fences.fence_id.len(), FailureClass::WriteFenceMismatch, "stage write fences")
+}
+
+/// Parameters 1 to 6.
+fn bind_fences<'q>(statement: Statement<'q>, fences: &'q FenceColumns) -> Statement<'q> {
+    statement
         .bind(&fences.fence_id)
         .bind(&fences.mutation_id)
         .bind(&fences.relation_id)
         .bind(&fences.key)
         .bind(&fences.version)
-        .bind(Lsns(&fences.materialized_commit_lsn));
-    let touched = run(transaction, "stage write fences", statement).await?;
-    exactly(touched, fences.fence_id.len(), FailureClass::WriteFenceMismatch, "stage write fences")
+        .bind(Lsns(&fences.materialized_commit_lsn))
 }
 
 async fn activations(

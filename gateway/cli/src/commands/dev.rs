@@ -226,9 +226,9 @@ mod tests {
 
     #[test]
     fn the_outside_line_works_when_pasted() {
-        let data = Path::new("/work/my data/.tidegate");
+        let data = Path::new("/srv/my data/.tidegate");
         assert!(!program(Path::new(DEFAULT_DATA), data).contains("--data"));
-        assert!(program(Path::new("elsewhere"), data).ends_with(" --data '/work/my data/.tidegate'"));
+        assert!(program(Path::new("elsewhere"), data).ends_with(" --data '/srv/my data/.tidegate'"));
         assert_eq!(quoted("it's"), r"'it'\''s'");
         assert_eq!(quoted("target/debug/tidegate"), "target/debug/tidegate");
     }
