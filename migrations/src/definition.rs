@@ -198,10 +198,21 @@ fn failed(action: &'static str) -> impl FnOnce(sqlx::Error) -> ApplyError {
     move |source| ApplyError::Database { action, source }
 }
 
-/// Longest that an apply waits for one lock (L8).
-const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often an apply is tried; with the pauses, about half a minute.
-const ATTEMPTS: u32 = 10;
+/// How long an apply waits for what.
+#[derive(Clone, Copy, Debug)]
+pub struct ApplyOptions {
+    /// L8: longest that an apply waits for one lock, and so the longest that the application's writes queue behind it.
+    pub lock_timeout: Duration,
+    /// How often an apply is tried before it gives up.
+    pub attempts: u32,
+}
+
+impl Default for ApplyOptions {
+    fn default() -> Self {
+        // With the pauses between the attempts, about 40 s.
+        Self { lock_timeout: Duration::from_secs(2), attempts: 10 }
+    }
+}
 
 /// What [`apply`] would do. Reads only.
 ///
@@ -244,21 +255,38 @@ async fn plan_on(connection: &mut PgConnection, definitions: &Definitions) -> Re
 /// # Errors
 /// See [`ApplyError`].
 pub async fn apply(pool: &PgPool, definitions: &Definitions) -> Result<Plan, ApplyError> {
+    apply_with(pool, definitions, ApplyOptions::default()).await
+}
+
+/// As [`apply`], with limits of the caller's.
+///
+/// # Errors
+/// See [`ApplyError`].
+pub async fn apply_with(
+    pool: &PgPool,
+    definitions: &Definitions,
+    options: ApplyOptions,
+) -> Result<Plan, ApplyError> {
     let mut connection =
         pool.connect_options().connect().await.map_err(failed("connect to apply the definitions"))?;
-    let applied = apply_on(&mut connection, definitions).await;
+    let applied = apply_on(&mut connection, definitions, options).await;
     let _ = connection.close().await;
     applied
 }
 
-async fn apply_on(connection: &mut PgConnection, definitions: &Definitions) -> Result<Plan, ApplyError> {
+async fn apply_on(
+    connection: &mut PgConnection,
+    definitions: &Definitions,
+    options: ApplyOptions,
+) -> Result<Plan, ApplyError> {
     let plan = plan_on(connection, definitions).await?;
     // A grant may be refused only because the table it reads is not yet as this file says; a table never is.
     if plan.is_unchanged() || plan.refused().any(|entry| entry.kind == "table") {
         return if plan.is_unchanged() { Ok(plan) } else { Err(ApplyError::Refused(plan)) };
     }
     sqlx::query("select set_config('lock_timeout', $1, false)")
-        .bind(LOCK_TIMEOUT.as_millis().to_string())
+        // 0 would mean to wait for ever.
+        .bind(options.lock_timeout.as_millis().max(1).to_string())
         .execute(&mut *connection)
         .await
         .map_err(failed("set the lock timeout"))?;
@@ -266,7 +294,7 @@ async fn apply_on(connection: &mut PgConnection, definitions: &Definitions) -> R
     loop {
         match register_all(connection, definitions, plan.clone()).await {
             Err(ApplyError::Database { source, .. }) if lock::was_not_free(&source) => {
-                if attempt >= ATTEMPTS {
+                if attempt >= options.attempts {
                     return Err(ApplyError::LockTimeout { attempts: attempt });
                 }
                 tracing::warn!(attempt, "a table was locked: try again");
