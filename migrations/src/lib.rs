@@ -7,6 +7,7 @@
 //!
 //! No data repair exists yet: one would run where the generation changes (L9), never on a mere connect.
 
+pub mod check;
 pub mod definition;
 mod files;
 mod gate;
