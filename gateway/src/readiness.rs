@@ -9,10 +9,12 @@
 //!
 //! For the HTTP side and the CLI: [`Readiness::report`], cached; or [`look`] once. Nothing else is needed.
 
+mod advice;
 mod judge;
 mod observe;
 mod report;
 
+pub use advice::poison_advice;
 pub use judge::ReadinessLimits;
 pub use report::{Check, Report};
 

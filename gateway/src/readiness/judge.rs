@@ -1,9 +1,11 @@
 //! From what was read to the checks of H. Pure: time comes in as a value.
 
 use super::ReadinessConfig;
-use super::observe::{Facts, Observed, Problem, Unknown, UnknownKind};
+use super::advice::poison_advice;
+use super::observe::{Facts, Observed, Unknown, UnknownKind};
 use super::report::{Check, Measures, Report};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tidegate_migrations::check::{Part, Problem};
 use tidegate_model::{Lsn, Snapshot};
 
 /// The limits of H3, H10, H11 and Q4. Each must be given and finite: an absent, infinite or zero one is *not ready* (H1).
@@ -32,8 +34,6 @@ impl Default for ReadinessLimits {
 
 /// A year: no limit beyond it protects anybody.
 const LIMIT_MAX: Duration = Duration::from_secs(365 * 86_400);
-/// Problems that a reason lists; the rest is counted.
-const PROBLEMS_SHOWN: usize = 5;
 
 /// Why a check fails.
 struct Bad {
@@ -95,18 +95,10 @@ pub(super) fn judge(observed: &Observed, config: &ReadinessConfig, now: SystemTi
         check(
             "registry",
             with(registry).and_then(|()| problems(&observed.relations)),
-            "Put the table back as it was registered.",
+            Part::Relations.advice(),
         ),
-        check(
-            "triggers",
-            problems(&observed.triggers),
-            "Run `tidegate migrate --force`. Writes that bypassed a trigger block the stream until `tidegate reset --reason …`.",
-        ),
-        check(
-            "publication",
-            problems(&observed.publication),
-            "Give publication `tidegate` exactly the registered tables, all four operations, no row filter, no column list. Rows written meanwhile are missing: `tidegate reset --reason …`.",
-        ),
+        check("triggers", problems(&observed.triggers), Part::Triggers.advice()),
+        check("publication", problems(&observed.publication), Part::Publication.advice()),
         check("slot", with(slot), RESET),
         check(
             "poison",
@@ -275,22 +267,10 @@ fn registry(facts: &Facts, _: &ReadinessConfig) -> Verdict {
 
 /// H5, H6, and the drift of H4.
 fn problems(found: &Result<Vec<Problem>, Unknown>) -> Verdict {
-    let found = found.as_ref()?;
-    if found.is_empty() {
-        return Ok(());
+    match Problem::sentence(found.as_ref()?) {
+        None => Ok(()),
+        Some(problems) => Err(problems.into()),
     }
-    let mut reason: Vec<String> = found
-        .iter()
-        .take(PROBLEMS_SHOWN)
-        .map(|Problem { relation, problem }| match relation {
-            Some(relation) => format!("{relation}: {problem}"),
-            None => problem.clone(),
-        })
-        .collect();
-    if found.len() > PROBLEMS_SHOWN {
-        reason.push(format!("and {} more", found.len() - PROBLEMS_SHOWN));
-    }
-    Err(reason.join("; ").into())
 }
 
 /// H7.
@@ -332,7 +312,7 @@ fn poison(facts: &Facts, _: &ReadinessConfig) -> Verdict {
     Err(Bad {
         reason: format!("the transaction at {at} blocks the stream: {class}{of}{retrying}"),
         since: facts.poison_since,
-        advice: None,
+        advice: poison_advice(class),
     })
 }
 

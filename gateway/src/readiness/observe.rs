@@ -2,6 +2,7 @@
 
 use sqlx::{FromRow, PgPool};
 use std::time::Duration;
+use tidegate_migrations::check::{Part, Problem};
 
 /// What was read, or why it was not.
 pub(super) struct Observed {
@@ -39,13 +40,6 @@ impl Observed {
         let same = || Err(unknown.clone());
         Observed { relations: same(), triggers: same(), publication: same(), facts: Err(unknown.clone()) }
     }
-}
-
-/// A difference between the catalogue and what was registered.
-#[derive(Clone, Debug, FromRow)]
-pub(super) struct Problem {
-    pub(super) relation: Option<String>,
-    pub(super) problem: String,
 }
 
 /// See `facts.sql`. Times are seconds since 1970 by the database's clock.
@@ -101,11 +95,11 @@ pub(super) async fn observe(pool: &PgPool, timeout: Duration) -> Observed {
         // Each further try would take its full time to say the same.
         return Observed::nothing(unknown);
     }
-    let problems = |sql: &'static str| within(timeout, sqlx::query_as(sql).fetch_all(pool));
+    let problems = |part: Part| within(timeout, sqlx::query_as(part.query()).fetch_all(pool));
     Observed {
-        relations: problems("select relation, problem from tidegate.relation_problems()").await,
-        triggers: problems("select relation, problem from tidegate.trigger_problems()").await,
-        publication: problems("select relation, problem from tidegate.publication_problems()").await,
+        relations: problems(Part::Relations).await,
+        triggers: problems(Part::Triggers).await,
+        publication: problems(Part::Publication).await,
         facts,
     }
 }
