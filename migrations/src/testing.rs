@@ -18,7 +18,15 @@ impl LoadedDatabase {
     /// # Panics
     /// If it cannot be made: a test that cannot run fails.
     pub async fn new(server: &TestServer) -> LoadedDatabase {
-        let template = loaded_template(server).await;
+        LoadedDatabase::prepared(server, "").await
+    }
+
+    /// Makes one in which these statements have run: once per server, then it is copied.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub async fn prepared(server: &TestServer, setup: &str) -> LoadedDatabase {
+        let template = loaded_template(server, setup).await;
         let database = server.create_database_from(&template).unwrap_or_else(|error| panic!("{error}"));
         let pool = pool(&database.url());
         LoadedDatabase { pool, database }
@@ -36,17 +44,23 @@ impl TestContext for LoadedDatabase {
     }
 }
 
-/// The template with the schema loaded; its key is the content hash, so a changed schema makes a new one.
+/// The template with the schema loaded and the statements run. Its key holds the content hash and the statements, so that what
+/// changes makes a new one.
 ///
 /// # Panics
 /// If it cannot be made.
-async fn loaded_template(server: &TestServer) -> Template {
+async fn loaded_template(server: &TestServer, setup: &str) -> Template {
     let hash = Schema::full().content_hash();
-    let key = hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let key = hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + setup;
+    let setup = setup.to_owned();
     let built = server
         .template_async(&key, |url| async move {
             let pool = pool(&url);
             let loaded = connect_and_load(&pool).await;
+            if loaded.is_ok() && !setup.is_empty() {
+                let prepared = sqlx::raw_sql(sqlx::AssertSqlSafe(setup)).execute(&pool).await;
+                prepared.unwrap_or_else(|error| panic!("prepare a template: {error}"));
+            }
             pool.close().await;
             loaded.map(drop)
         })

@@ -1,12 +1,17 @@
 //! F1–F5: what a fence does for ordinary writes.
 
-use crate::stream::{Event, Stream};
+use crate::scenario::HINT;
+use crate::stream::Stream;
+use crate::wal::Event;
 use tidegate_embedded::pg_test;
 use tidegate_embedded::testing::{TestContext, TestServer};
+use tidegate_migrations::testing::LoadedDatabase;
 use tidegate_model::RowOperation;
 
-/// Tables with every kind of reference, all registered and empty.
-pub const SETUP: &str = r#"
+/// Tables with every kind of reference, all registered, watched and empty.
+pub const SETUP: &str = concat!(
+    include_str!("witness.sql"),
+    r#"
     create table public.list (id text primary key, name text);
     create table public.item (id bigint primary key, list_id text references public.list on delete cascade, title text, rev int not null default 1);
     create table public.person (id int primary key);
@@ -14,16 +19,24 @@ pub const SETUP: &str = r#"
         updated_by int references public.person on delete set null);
     create table public.node (id uuid primary key, parent uuid references public.node on delete cascade);
     create table public.member (id int primary key, user_id text, team_id int);
-    select tidegate.register_table('public.' || t, '{}') from unnest(array['list', 'item', 'person', 'task', 'node']) t;
+    select public.watch('public.' || t) from unnest(array['list', 'item', 'person', 'task', 'node']) t;
     select tidegate.register_grant('{"scope": "team:{team_id}", "from": "public.member", "where": "user_id = {subject.id}"}');
-"#;
+    select public.bear_witness('public.member');
+"#
+);
 
 /// A stream over [`SETUP`].
 pub struct Tables(pub Stream);
 
+impl Tables {
+    pub async fn on(server: &TestServer) -> Tables {
+        Tables(Stream::over(LoadedDatabase::prepared(server, SETUP).await, "").await)
+    }
+}
+
 impl TestContext for Tables {
     async fn prepare(server: TestServer) -> Self {
-        Tables(Stream::after(server, SETUP).await)
+        Tables::on(&server).await
     }
 }
 
@@ -221,5 +234,33 @@ pg_test!(
             assert!(message.starts_with("TRUNCATE of public."), "{message}");
             assert_eq!(hint, "Use DELETE.");
         }
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn f9_the_refusal_names_operation_and_table_and_says_what_to_do(t: Tables) {
+        for (events, body, sql, operation) in [
+            (
+                "insert",
+                "update item set rev = 2 where id = new.id;",
+                "insert into item (id) values (1)",
+                "INSERT",
+            ),
+            ("update", "delete from item where id = new.id;", "update item set rev = 3", "UPDATE"),
+            ("delete", "insert into item (id) values (old.id);", "delete from item", "DELETE"),
+        ] {
+            t.0.ok("insert into item (id) values (9) on conflict do nothing").await;
+            let body = format!("{body} return null;");
+            t.0.ok(&format!(
+                "select app_trigger(' early', 'after {events}', 'item', 'for each row', '{body}')"
+            ))
+            .await;
+            let (message, hint) = t.0.fails("27000", sql).await;
+            assert_eq!(message, format!("{operation} of a row of public.item is fenced out of order"));
+            assert_eq!(hint, HINT);
+            t.0.ok("drop function \" early_f\" cascade").await;
+        }
+        assert_eq!(t.0.check().await, ["item I 9"]);
     }
 );

@@ -1,10 +1,10 @@
 //! What only a real PostgreSQL can show of the schema and its loader. Each module is one part of the contract.
 
 mod application;
+mod check;
 mod definition;
 mod drift;
 mod fence;
-mod fence_order;
 mod fence_random;
 mod fence_surroundings;
 mod loader;
@@ -12,4 +12,7 @@ mod notice;
 mod refusal;
 mod register;
 mod replay;
+mod scenario;
+mod scenarios;
 mod stream;
+mod wal;

@@ -1,7 +1,8 @@
 //! G, B at registration: what is written, what waits for what, what needs a bootstrap.
 
 use crate::application::{ok, refused, run, text};
-use crate::stream::{Event, Stream, failure};
+use crate::stream::{Stream, failure};
+use crate::wal::Event;
 use serde_json::Value;
 use sqlx::Connection;
 use sqlx::postgres::{PgConnection, PgPool};
@@ -300,9 +301,10 @@ pg_test!(
         let kinds: Vec<String> = transaction
             .iter()
             .map(|event| match event {
-                Event::Row { key, .. } => format!("row {key}"),
+                Event::Row(row) => format!("row {}", row.key),
                 Event::Fence(fence) => format!("fence {}", fence.key),
                 Event::Activation(content) => format!("activation {content}"),
+                other => panic!("{other:?}"),
             })
             .collect();
         assert_eq!(kinds, ["activation 1:1", "row 2", "fence 2"]);
