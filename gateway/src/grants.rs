@@ -3,10 +3,14 @@
 //! Evaluated once, at the position of the tail read that first asks for the subject, then followed in the tail. All sessions of a
 //! subject share one immutable value; a change makes a new one.
 
+mod fixed;
+
+pub use fixed::StaticGrants;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate_log::{GrantChange, HeldGrant};
-use tidegate_model::{Lsn, Point, ScopeName, Snapshot, Subject};
+use tidegate_model::{Lsn, Point, ScopeName, Subject};
 
 /// A subject's scopes at some position.
 #[derive(Debug, Default)]
@@ -76,7 +80,7 @@ impl SubjectGrants {
 pub struct Followed {
     /// By rows.
     dynamic: BTreeMap<ScopeName, Point>,
-    /// By static rules. A rule that appears while the subject is followed holds from there.
+    /// By static rules.
     fixed: BTreeMap<ScopeName, Point>,
     /// Changes through here are in `dynamic`: the snapshot that it came from may be ahead of the tail.
     as_of: Option<Lsn>,
@@ -85,18 +89,13 @@ pub struct Followed {
 
 impl Followed {
     /// Begins with what a snapshot at `as_of` said.
-    pub fn new(subject: &Subject, held: &[HeldGrant], as_of: Option<Lsn>, registry: &Snapshot) -> Followed {
+    pub fn new(subject: &Subject, held: &[HeldGrant], as_of: Option<Lsn>, rules: &StaticGrants) -> Followed {
         let since = |lsn: Option<Lsn>| match lsn {
             Some(commit_lsn) => Point::TransactionEnd { commit_lsn },
             None => Point::GenerationStart,
         };
         let dynamic = held.iter().map(|grant| (grant.scope.clone(), since(grant.since))).collect();
-        let fixed = registry
-            .static_scopes(subject)
-            .into_iter()
-            .map(|scope| (scope, Point::GenerationStart))
-            .collect();
-        let mut followed = Followed { dynamic, fixed, as_of, now: Arc::default() };
+        let mut followed = Followed { dynamic, fixed: rules.of(subject), as_of, now: Arc::default() };
         followed.renew();
         followed
     }
@@ -120,17 +119,9 @@ impl Followed {
         self.renew()
     }
 
-    /// Takes the static rules of another registry generation, in force from `at`.
-    pub fn set_registry(&mut self, subject: &Subject, registry: &Snapshot, at: Point) -> bool {
-        let before = std::mem::take(&mut self.fixed);
-        self.fixed = registry
-            .static_scopes(subject)
-            .into_iter()
-            .map(|scope| {
-                let since = before.get(&scope).copied().unwrap_or(at);
-                (scope, since)
-            })
-            .collect();
+    /// Takes the static rules of another registry generation; true if that changed anything.
+    pub fn set_rules(&mut self, subject: &Subject, rules: &StaticGrants) -> bool {
+        self.fixed = rules.of(subject);
         self.renew()
     }
 
@@ -152,9 +143,11 @@ impl Followed {
 mod tests {
     use super::*;
 
-    fn registry(grants: &str) -> Snapshot {
-        Snapshot::from_json(&format!(r#"{{"generation":1,"relations":[],"grants":{grants}}}"#))
-            .expect("a snapshot")
+    /// `since`: of grant 1.
+    fn rules(grants: &str, since: Option<u64>) -> StaticGrants {
+        let json = format!(r#"{{"generation":1,"relations":[],"grants":{grants}}}"#);
+        let registry = tidegate_model::Snapshot::from_json(&json).expect("a snapshot");
+        StaticGrants::new(&registry, &since.map(|lsn| (1, Lsn(lsn))).into_iter().collect())
     }
 
     fn change(commit: u64, granted: bool, scope: &str) -> GrantChange {
@@ -173,7 +166,7 @@ mod tests {
             scope: ScopeName("a".into()),
             since: Some(Lsn(5)),
         }];
-        let mut followed = Followed::new(&Subject("anna".into()), &held, Some(Lsn(10)), &registry("[]"));
+        let mut followed = Followed::new(&Subject("anna".into()), &held, Some(Lsn(10)), &rules("[]", None));
         assert!(!followed.apply(&change(7, false, "a")), "the snapshot at 10 saw it given again");
         assert!(followed.apply(&change(11, false, "a")));
         assert!(followed.apply(&change(12, true, "a")));
@@ -185,7 +178,7 @@ mod tests {
 
     #[test]
     fn v7_a_scope_taken_and_given_again_counts_as_removed_and_added() {
-        let mut followed = Followed::new(&Subject("anna".into()), &[], None, &registry("[]"));
+        let mut followed = Followed::new(&Subject("anna".into()), &[], None, &rules("[]", None));
         followed.apply(&change(1, true, "a"));
         let before = followed.now().clone();
         followed.apply(&change(2, false, "a"));
@@ -201,11 +194,23 @@ mod tests {
         let subject = Subject("anna".into());
         let user = r#"[{"grant_id":1,"scope":"user:{subject.id}","template":[{"text":"user:"},{"subject":"id"}],
                         "relation_id":null,"subject_column":null,"where":null,"anonymous":false}]"#;
-        let mut followed = Followed::new(&subject, &[], None, &registry("[]"));
+        let mut followed = Followed::new(&subject, &[], None, &rules("[]", None));
         let at = Point::TransactionEnd { commit_lsn: Lsn(9) };
-        assert!(followed.set_registry(&subject, &registry(user), at));
+        assert!(followed.set_rules(&subject, &rules(user, Some(9))));
         assert_eq!(followed.now().since(&ScopeName("user:anna".into())), Some(at));
         assert!(!followed.apply(&change(10, true, "user:anna")), "already held");
         assert!(!followed.apply(&change(11, false, "user:anna")), "the rule still holds");
+    }
+
+    #[test]
+    fn v7_a_static_rule_that_was_away_counts_as_taken_and_given_again() {
+        let subject = Subject("anna".into());
+        let all = r#"[{"grant_id":1,"scope":"all","template":[{"text":"all"}],
+                       "relation_id":null,"subject_column":null,"where":null,"anonymous":true}]"#;
+        let mut followed = Followed::new(&subject, &[], None, &rules(all, None));
+        let before = followed.now().clone();
+        assert!(followed.set_rules(&subject, &rules(all, Some(9))), "nobody looked while it was away");
+        let diff = before.diff(followed.now());
+        assert_eq!((names(&diff.removed), names(&diff.added)), (vec!["all"], vec!["all"]));
     }
 }

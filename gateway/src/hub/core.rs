@@ -2,44 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use tidegate_log::{ClientKey, Effect, EffectBatch, Interest, Pending, ScopeFacts, TailPosition};
-use tidegate_model::{Lsn, Point, RegistryGeneration, ScopeId, Snapshot as Registry, Subject};
+use tidegate_log::{ClientKey, Effect, EffectBatch, Interest, ScopeFacts, TailPosition};
+use tidegate_model::{Lsn, Point, RegistryGeneration, ScopeId, Subject};
 use tidegate_protocol::ScopeNumber;
 
 use super::mailbox::{Mailbox, Message, Request};
 use super::page::{Page, Press, Stretch};
-use super::{Feed, FeedKey, MemberId};
-use crate::grants::{Followed, SubjectGrants};
-
-/// What one read of the tail was: position and the gate's facts (V2), taken in one statement.
-#[derive(Debug)]
-pub struct Snapshot {
-    /// Number of the read; a later one began later.
-    pub seq: u64,
-    /// Everything through here was read.
-    pub through: Point,
-    /// The newest transaction that was durable then: no row that anybody read before is newer.
-    pub tip: Point,
-    /// Accepted mutations that were neither materialized nor covered.
-    pub pending: Pending,
-    /// Registry generation in force at the newest transaction.
-    pub registry: RegistryGeneration,
-}
-
-/// One batch, as all sessions that it concerns share it.
-#[derive(Debug)]
-pub struct Batch {
-    /// Its read.
-    pub snapshot: Arc<Snapshot>,
-    /// Whether it ends at a transaction's end, so that a cut may follow.
-    pub complete: bool,
-    /// Pages of scopes that somebody here subscribes to, in order.
-    pub pages: HashMap<ScopeNumber, Vec<Arc<Page>>>,
-    /// Mutations that its transactions brought round, with their transactions.
-    pub materialized: HashMap<ClientKey, Vec<(u64, Lsn)>>,
-    /// Grants of subjects here for whom they changed, as of its end.
-    pub grants: HashMap<Subject, Arc<SubjectGrants>>,
-}
+use super::{Batch, Feed, FeedKey, MemberId, Snapshot};
+use crate::grants::{Followed, StaticGrants};
 
 /// Bounds of the hub's memory.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +41,7 @@ struct SubjectEntry {
 pub struct Core {
     press: Arc<Press>,
     bounds: HubBounds,
-    registry: Arc<Registry>,
+    rules: StaticGrants,
     position: TailPosition,
     /// Number of the last read that began.
     seq: u64,
@@ -100,16 +70,11 @@ pub struct Core {
 
 impl Core {
     /// A hub whose tail stands at `position`.
-    pub fn new(
-        press: Arc<Press>,
-        bounds: HubBounds,
-        registry: Arc<Registry>,
-        position: TailPosition,
-    ) -> Core {
+    pub fn new(press: Arc<Press>, bounds: HubBounds, rules: StaticGrants, position: TailPosition) -> Core {
         Core {
             press,
             bounds,
-            registry,
+            rules,
             position,
             seq: 0,
             members: HashMap::new(),
@@ -142,7 +107,7 @@ impl Core {
 
     /// Registry generation of the static grants.
     pub fn registry(&self) -> RegistryGeneration {
-        self.registry.generation
+        self.rules.generation()
     }
 
     /// A read begins now: what it should tell besides.
@@ -290,15 +255,15 @@ impl Core {
         }
     }
 
-    /// Takes the rules of another registry generation, in force from the end of the next batch given to [`take`](Self::take).
-    /// Call before it.
-    pub fn set_registry(&mut self, registry: Arc<Registry>) {
-        self.registry = registry;
+    /// Takes the static grants of another registry generation, in force from the end of the next batch given to
+    /// [`take`](Self::take). Call before it.
+    pub fn set_rules(&mut self, rules: StaticGrants) {
+        self.rules = rules;
     }
 
     /// Takes what the read that [`begin_read`](Self::begin_read) announced last has brought: hands it to everybody whom it
     /// concerns, then answers everybody who asked before the read began.
-    pub fn take(&mut self, read: EffectBatch, registry_changed: bool) {
+    pub fn take(&mut self, read: EffectBatch, rules_changed: bool) {
         // S3: the log reports a history that was put back, by name. Whatever else leads back is for nobody.
         if read.through < self.position {
             tracing::error!("a read of the tail went back; it is dropped");
@@ -312,7 +277,7 @@ impl Core {
             through,
             tip: read.anchor.tip_position().point().max(through),
             pending: read.pending,
-            registry: read.anchor.registry,
+            anchor: read.anchor,
         });
         for (scope, hash) in &read.names {
             self.born(*scope, hash);
@@ -337,10 +302,10 @@ impl Core {
                 batch.grants.insert(change.subject.clone(), followed.now().clone());
             }
         }
-        if registry_changed {
+        if rules_changed {
             for (subject, entry) in &mut self.subjects {
                 if let Some(followed) = &mut entry.followed
-                    && followed.set_registry(subject, &self.registry, through)
+                    && followed.set_rules(subject, &self.rules)
                 {
                     batch.grants.insert(subject.clone(), followed.now().clone());
                 }
@@ -486,7 +451,7 @@ impl Core {
             let Some(subject) = self.evaluating.remove(hash) else { continue };
             let Some(entry) = self.subjects.get_mut(&subject) else { continue };
             let held = by_subject.get(&subject).map_or(&[][..], Vec::as_slice);
-            let followed = Followed::new(&subject, held, as_of, &self.registry);
+            let followed = Followed::new(&subject, held, as_of, &self.rules);
             for (id, mailbox) in &entry.members {
                 // Batches come from now on, after this message.
                 mailbox.put(Message::Registered(followed.now().clone()));

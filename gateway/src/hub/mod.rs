@@ -8,6 +8,7 @@
 //!
 //! The hub holds no truth: losing a window, a mailbox or a hint costs latency, never data. It never waits for a session.
 
+mod batch;
 mod core;
 mod feed;
 mod keys;
@@ -17,7 +18,8 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-pub use self::core::{Batch, Core, HubBounds, Snapshot, subject_hash};
+pub use self::core::{Core, HubBounds, subject_hash};
+pub use batch::{Batch, Snapshot};
 pub use feed::{Covered, Feed, FeedKey};
 pub use keys::{KeyError, KeyRing};
 pub use mailbox::{Mailbox, Message, Request};

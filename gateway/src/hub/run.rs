@@ -13,6 +13,8 @@ use tidegate_model::{Lsn, RegistryGeneration};
 use tokio::sync::{mpsc, watch};
 
 use super::{Core, HubBounds, KeyError, KeyRing, Mailbox, MemberId, PageBounds, Press, Request};
+use crate::failpoints;
+use crate::grants::StaticGrants;
 use crate::rebuild::{RebuildBounds, Rebuilds};
 use crate::registry::{Registries, RegistryError};
 
@@ -141,6 +143,8 @@ enum HubError {
     Registry(#[from] RegistryError),
     #[error("{0}")]
     Keys(#[from] KeyError),
+    #[error("read the static grants: {0}")]
+    Grants(sqlx::Error),
     #[error("read the generation's beginning: {0}")]
     Beginning(#[from] sqlx::Error),
 }
@@ -213,7 +217,9 @@ async fn open(pools: &Pools, config: &HubConfig, next_member: &Arc<AtomicU64>) -
     });
     let (requests, receiver) = mpsc::channel(config.requests_max);
     let (registry_sender, registry_seen) = watch::channel(registry.generation);
-    let core = Core::new(press.clone(), config.memory, registry, log.opened_at());
+    let rules =
+        StaticGrants::load(pool, log.lineage().generation, &registry).await.map_err(HubError::Grants)?;
+    let core = Core::new(press.clone(), config.memory, rules, log.opened_at());
     let epoch = Arc::new(Epoch {
         reader: log.with_pool(pools.reads.clone()),
         rebuilds: Rebuilds::new(pools.reads.clone(), press.clone(), registries.clone(), config.rebuild),
@@ -259,7 +265,7 @@ async fn follow(
             core.request(request);
         }
         urgent = false;
-        fail::fail_point!(crate::failpoints::TAIL_READ);
+        failpoints::reach(failpoints::TAIL_READ, "").await;
         epoch.log.set_interest(core.begin_read());
         let read = {
             let mut scan = pin!(tail.scan());
@@ -278,7 +284,7 @@ async fn follow(
                 registry.send_if_modified(|seen| {
                     std::mem::replace(seen, batch.anchor.registry) != batch.anchor.registry
                 });
-                fail::fail_point!(crate::failpoints::TAIL_PUBLISH);
+                failpoints::reach(failpoints::TAIL_PUBLISH, "").await;
                 core.take(batch, changed);
                 observe(&core, &epoch.log);
                 // A part of a large transaction tells nothing to whoever waits.
@@ -334,7 +340,16 @@ async fn prepare(epoch: &Epoch, core: &mut Core, batch: &EffectBatch) -> bool {
     }
     let changed = in_force != core.registry();
     if changed && let Some(registry) = epoch.registries.get(in_force) {
-        core.set_registry(registry);
+        pause = PAUSE_MIN;
+        let rules = loop {
+            match StaticGrants::load(epoch.log.pool(), epoch.lineage().generation, &registry).await {
+                Ok(rules) => break rules,
+                Err(error) => tracing::warn!(%error, "load the static grants"),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        };
+        core.set_rules(rules);
     }
     changed
 }

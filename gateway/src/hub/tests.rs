@@ -128,15 +128,16 @@ fn p9_a_window_knows_the_scope_at_a_point_or_says_that_it_does_not() {
     assert_eq!(feed.state_at(end(15)), None);
 }
 
-fn registry() -> Arc<tidegate_model::Snapshot> {
+fn rules() -> crate::grants::StaticGrants {
     let registry = r#"{"generation":1,"relations":[],"grants":[]}"#;
-    Arc::new(tidegate_model::Snapshot::from_json(registry).expect("a snapshot"))
+    let registry = tidegate_model::Snapshot::from_json(registry).expect("a snapshot");
+    crate::grants::StaticGrants::new(&registry, &Default::default())
 }
 
 /// A hub and one member, registered.
 fn hub() -> (Core, Arc<Mailbox>) {
     let bounds = HubBounds { window_bytes_max: 1 << 20, idle_feeds_max: 100 };
-    let mut core = Core::new(Arc::new(press(10)), bounds, registry(), TailPosition::default());
+    let mut core = Core::new(Arc::new(press(10)), bounds, rules(), TailPosition::default());
     let mailbox = Arc::new(Mailbox::new(4));
     let client = ClientKey { subject: Subject("anna".into()), client: ClientId(Uuid::nil()) };
     core.request(Request::Register { member: MemberId(1), client, mailbox: mailbox.clone() });
@@ -146,8 +147,13 @@ fn hub() -> (Core, Arc<Mailbox>) {
 /// One read of the tail, whole through `through`.
 fn read(core: &mut Core, through: u64, effects: Vec<Effect>) {
     let interest = core.begin_read();
-    let anchor =
-        Anchor { lineage: press(10).lineage, tip: Some(Lsn(through)), registry: RegistryGeneration(1) };
+    let anchor = Anchor {
+        lineage: press(10).lineage,
+        tip: Some(Lsn(through)),
+        registry: RegistryGeneration(1),
+        processed: Lsn(through),
+        written: None,
+    };
     let batch = EffectBatch {
         anchor,
         after: TailPosition::default(),

@@ -77,7 +77,6 @@ impl Runner {
             Ok(permit) => permit,
             Err(error) => return error.into(),
         };
-        fail::fail_point!("push::before_run");
         let prune = push.acked.0 >= client.pruned + PRUNE_STEP;
         let anonymous = client.identity.subject.is_anonymous();
         let role =
@@ -100,7 +99,6 @@ impl Runner {
         if prune && error.is_none() {
             client.pruned = push.acked.0;
         }
-        fail::fail_point!("push::after_commit");
         reply.error = error;
         if reply.error.is_none() && consecutive < count {
             reply.error = Some(PushError::new(ErrorCode::Gap, "numbers are consecutive"));

@@ -26,6 +26,9 @@ pub enum RebuildError {
     /// A run that has just begun begins before the grant that it was begun for: what it read is not the log that gave the grant.
     #[error("the log is behind the grant")]
     BeforeGrant,
+    /// A token names a run that began at a transaction which is none of this history (P9), or so old that its record is gone.
+    #[error("the run is of another history")]
+    LostRun,
     /// A stored row does not have the shape that its registry generation says.
     #[error("a projected row of relation {0} is damaged")]
     Damaged(RelationId),
@@ -65,6 +68,7 @@ impl Rebuilds {
         let _permit = self.reads.acquire().await;
         let state = self.press.lineage.state;
         let text = Anchor::statement("") + &include_str!("head.sql").replace("{state}", &state.to_string());
+        let began_at = earliest.and_then(|point| point.commit_lsn());
         let mut registry = self.in_force().await?;
         let (rows, anchor) = loop {
             let synced: Vec<i32> = registry
@@ -76,17 +80,27 @@ impl Rebuilds {
             let rows = sqlx::query(AssertSqlSafe(text.clone()))
                 .bind(feed.name.hash().to_vec())
                 .bind(synced)
+                .bind(began_at.map(|lsn| lsn.to_string()))
                 .fetch_all(&self.pool)
                 .await?;
             let anchor = self.anchor(&rows)?;
+            // Whoever asks has seen the tail there.
+            if began_at > anchor.tip {
+                return Err(EffectLogError::LineageChanged("history").into());
+            }
             if anchor.registry == registry.generation {
                 break (rows, anchor);
             }
             // A table was registered in between: its rows belong to the run.
             registry = self.registries.load(&self.pool, anchor.registry).await?;
         };
-        let relations =
-            rows[1..].iter().map(|row| row.try_get(RELATION).map(RelationId)).collect::<Result<_, _>>()?;
+        let mut relations = Vec::new();
+        for row in &rows[1..] {
+            match row.try_get::<i32, _>(KIND)? {
+                1 => relations.push(RelationId(row.try_get(RELATION)?)),
+                _ => return Err(RebuildError::LostRun),
+            }
+        }
         Ok(std::sync::Arc::new(Run {
             earliest: earliest.unwrap_or(anchor.tip_position().point()),
             relations,

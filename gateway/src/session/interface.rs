@@ -53,6 +53,8 @@ pub enum Input<'a> {
     ScopeRead(ReadId, ScopePages),
     /// Answer to [`Command::ReadRebuild`].
     RebuildRead(ReadId, RunPosition, Arc<RebuildPage>),
+    /// The other answer: the token's run is of another history.
+    RunLost(ReadId),
     /// Answer to [`Command::Push`] or [`Command::Void`]: the numbers asked about, and the reply.
     Pushed {
         /// Number of the client's request.

@@ -11,6 +11,7 @@
 //! read by then. A live batch brings its own snapshot; if that holds it back, its pages are dropped and read again in a round.
 
 mod awaited;
+mod claim;
 mod interface;
 mod operation;
 mod outbox;
@@ -27,7 +28,7 @@ pub use subscription::{Before, ScopePages};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
-use tidegate_log::ClientKey;
+use tidegate_log::{Anchor, ClientKey};
 use tidegate_model::{Point, RegistryGeneration, ScopeName, TableId};
 use tidegate_protocol::{
     ClientFrame, CloseCode, ErrorCode, ErrorFrame, MutationNumber, MutationStatus, Pong, ScopeNumber, Welcome,
@@ -52,6 +53,8 @@ pub struct Session {
     set: u64,
     /// Given since the last cut: told after the pages of the same transaction (V7).
     added: Vec<ScopeName>,
+    /// What the operation's snapshot was bound to.
+    anchor: Option<Anchor>,
     /// Everything through here was sent and cut, for all joined scopes.
     delivered: Point,
     /// Joined scopes must be brought to a later point in a round: batches went by.
@@ -95,6 +98,7 @@ impl Session {
             revoked: None,
             set: 1,
             added: Vec::new(),
+            anchor: None,
             delivered: Point::GenerationStart,
             behind: false,
             staged: false,
@@ -150,6 +154,7 @@ impl Session {
             Input::Frame(frame) => self.on_frame(frame),
             Input::Message(message) => self.on_message(message),
             Input::ScopeRead(id, pages) => self.on_scope_read(id, pages),
+            Input::RunLost(id) => self.on_run_lost(id),
             Input::RebuildRead(id, position, page) => self.on_rebuild_read(id, position, &page),
             Input::Pushed { reference, of, numbers, reply } => self.on_pushed(reference, of, &numbers, reply),
             Input::Settled(settled) => {

@@ -56,6 +56,7 @@ impl Session {
         match held {
             None => {
                 self.gate = Gate::Open(snapshot.through);
+                self.anchor = Some(snapshot.anchor);
                 self.allowance = self.around.bounds.outbox_bytes_max;
                 for subscription in self.scopes.values_mut().filter(|s| s.rows == Newest::Unknown) {
                     subscription.rows = Newest::AtMost(snapshot.tip);

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_log::ScopeState;
-use tidegate_model::{Cursor, CursorError, Lsn, Point, ScopeName};
+use tidegate_model::{Lsn, Point, ScopeName};
 use tidegate_protocol::{
     Bin, CloseCode, ErrorCode, ErrorFrame, Joined, RebuildReason, ScopeNumber, ServerFrame, Subscribe,
     Subscribed, SubscriptionMode,
 };
 
+use super::claim::Claim;
 use super::operation::Gate;
 use super::{Command, ReadId, Session};
 use crate::hub::{Covered, Feed, FeedKey, Page};
@@ -46,8 +47,8 @@ pub(super) enum Wish {
 /// How a subscription stands.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// The cursor is compared with history before anything is promised. `ahead`: since when the tail is behind it.
-    Checking { cursor: Box<Cursor>, ahead: Option<Instant> },
+    /// What the client holds is compared with history before anything is promised. `ahead`: since when the tail is behind it.
+    Checking { claim: Claim, ahead: Option<Instant> },
     /// Rows are being sent.
     Rebuilding(RebuildFrom),
     /// Effects after `at` are to be sent before it joins.
@@ -81,7 +82,7 @@ pub(super) struct Subscription {
     pub busy: Option<ReadId>,
     /// How new the rows are that a rebuild has sent.
     pub rows: Newest,
-    reference: Option<u64>,
+    pub reference: Option<u64>,
 }
 
 impl Subscription {
@@ -222,81 +223,8 @@ impl Session {
         }
     }
 
-    fn begin(&mut self, feed: Arc<Feed>, start: Start) {
-        let Start { reference, wish, .. } = start;
-        let name = feed.name.clone();
-        let number = feed.number;
-        let Some(since) = self.grants.since(&name) else { return };
-        let lineage = self.around.press.lineage;
-        let subscription = Subscription {
-            feed,
-            at: Point::GenerationStart,
-            state: None,
-            phase: Phase::Catching,
-            busy: None,
-            rows: Newest::Passed,
-            reference,
-        };
-        self.scopes.insert(number, subscription);
-        match wish {
-            Wish::Nothing => self.rebuild(number, RebuildReason::New),
-            Wish::Again(reason) => self.rebuild(number, reason),
-            Wish::Mismatch => {
-                tracing::warn!("a client reported that a scope's digest did not match");
-                metrics::counter!("tidegate_digest_mismatches_total").increment(1);
-                self.rebuild(number, RebuildReason::DigestMismatch);
-            }
-            Wish::Token(sealed) => match self.around.press.keys.open_rebuild(&name, &sealed) {
-                Err(error) => {
-                    let message = "the continuation token is truncated, forged or of another scope";
-                    tracing::debug!(%error, "refused a continuation token");
-                    self.refuse(number, ErrorCode::TokenInvalid, message);
-                }
-                Ok(token) if token.generation != lineage.stream => {
-                    self.rebuild(number, RebuildReason::OtherGeneration);
-                }
-                Ok(token) if token.server != lineage.server => {
-                    self.rebuild(number, RebuildReason::OtherHistory)
-                }
-                Ok(token) if token.earliest < since => self.rebuild(number, RebuildReason::Regranted),
-                Ok(token) => {
-                    self.rebuild_from(number, RebuildReason::Continued, RebuildFrom::Token(token));
-                }
-            },
-            Wish::Cursor(sealed) => match self.around.press.keys.open_cursor(&name, &sealed) {
-                Err(error) => self.refuse_cursor(number, &name, &sealed, error),
-                // P3, P9: another generation or history is never translated.
-                Ok(cursor) if cursor.generation != lineage.stream => {
-                    self.rebuild(number, RebuildReason::OtherGeneration);
-                }
-                Ok(cursor) if cursor.server != lineage.server => {
-                    self.rebuild(number, RebuildReason::OtherHistory)
-                }
-                Ok(cursor) if cursor.point < since => self.rebuild(number, RebuildReason::Regranted),
-                Ok(cursor) => {
-                    self.set_phase(number, Phase::Checking { cursor: Box::new(cursor), ahead: None })
-                }
-            },
-        }
-    }
-
-    fn refuse_cursor(&mut self, number: ScopeNumber, name: &ScopeName, sealed: &[u8], error: CursorError) {
-        let keys = &self.around.press.keys;
-        let of_another = error == CursorError::Forged
-            && self.grants.scopes().any(|scope| scope != name && keys.open_cursor(scope, sealed).is_ok());
-        if of_another {
-            self.refuse(number, ErrorCode::CursorWrongScope, "the cursor belongs to another scope");
-        } else {
-            self.refuse(
-                number,
-                ErrorCode::CursorInvalid,
-                "the cursor is truncated, forged or unreadable here",
-            );
-        }
-    }
-
     /// Ends a subscription that cannot begin.
-    fn refuse(&mut self, number: ScopeNumber, code: ErrorCode, message: &'static str) {
+    pub(super) fn refuse(&mut self, number: ScopeNumber, code: ErrorCode, message: &'static str) {
         let Some(subscription) = self.scopes.remove(&number) else { return };
         self.commands.push_back(Command::Detach(subscription.feed.key()));
         let error = ErrorFrame::new(code, message);
@@ -306,28 +234,29 @@ impl Session {
         });
     }
 
-    fn set_phase(&mut self, number: ScopeNumber, phase: Phase) {
+    pub(super) fn set_phase(&mut self, number: ScopeNumber, phase: Phase) {
         if let Some(subscription) = self.scopes.get_mut(&number) {
             subscription.phase = phase;
         }
     }
 
-    fn rebuild(&mut self, number: ScopeNumber, reason: RebuildReason) {
+    pub(super) fn rebuild(&mut self, number: ScopeNumber, reason: RebuildReason) {
         let scope = self.scopes.get(&number).map(|subscription| &subscription.feed.name);
         // A scope that is not granted any more is not subscribed any more.
         let Some(since) = scope.and_then(|name| self.grants.since(name)) else { return };
-        self.rebuild_from(number, reason, RebuildFrom::Start { since });
-    }
-
-    fn rebuild_from(&mut self, number: ScopeNumber, reason: RebuildReason, from: RebuildFrom) {
         self.subscribed(number, SubscriptionMode::Rebuild, Some(reason));
         if let Some(subscription) = self.scopes.get_mut(&number) {
-            subscription.phase = Phase::Rebuilding(from);
+            subscription.phase = Phase::Rebuilding(RebuildFrom::Start { since });
             subscription.state = None;
         }
     }
 
-    fn subscribed(&mut self, number: ScopeNumber, mode: SubscriptionMode, reason: Option<RebuildReason>) {
+    pub(super) fn subscribed(
+        &mut self,
+        number: ScopeNumber,
+        mode: SubscriptionMode,
+        reason: Option<RebuildReason>,
+    ) {
         let Some(subscription) = self.scopes.get_mut(&number) else { return };
         let frame = Subscribed {
             // A beginning that nobody asked for answers no request.
@@ -384,7 +313,7 @@ impl Session {
         }
     }
 
-    fn read(
+    pub(super) fn read(
         &mut self,
         number: ScopeNumber,
         feed: Arc<Feed>,
@@ -431,16 +360,8 @@ impl Session {
                 }
             }
             Phase::Rebuilding(from) => {
-                let (feed, from) = (subscription.feed.clone(), from.clone());
-                if self.may_send() {
-                    let id = self.read_id();
-                    self.commands.push_back(Command::ReadRebuild(id, feed, from));
-                    if let Some(subscription) = self.scopes.get_mut(&number) {
-                        subscription.busy = Some(id);
-                    }
-                } else {
-                    self.gate = Gate::Closed;
-                }
+                let from = from.clone();
+                self.read_rebuild(number, from);
             }
             Phase::Catching => {
                 let joins = match subscription.rows {
@@ -453,50 +374,6 @@ impl Session {
                 }
             }
         }
-    }
-
-    /// P9: compares history, not just offset.
-    fn check(&mut self, number: ScopeNumber) {
-        let (delivered, now, ahead_max) = (self.delivered, self.now, self.around.bounds.ahead_max);
-        let Some(subscription) = self.scopes.get_mut(&number) else { return };
-        let Phase::Checking { cursor, ahead } = &mut subscription.phase else { return };
-        let point = cursor.point;
-        if point > delivered {
-            // Of the current history, merely ahead of what this process has read: never a rebuild.
-            if now.duration_since(*ahead.get_or_insert(now)) >= ahead_max {
-                self.refuse(
-                    number,
-                    ErrorCode::CursorAhead,
-                    "the cursor is ahead of what this gateway has read",
-                );
-            }
-            return;
-        }
-        *ahead = None;
-        match subscription.feed.state_at(point) {
-            Some(state) => self.compare(number, Some(state)),
-            None => {
-                let replay_count_max = self.around.bounds.replay_min.max(cursor.row_count) + 1;
-                let feed = subscription.feed.clone();
-                let through = delivered.commit_lsn().unwrap_or(Lsn::ZERO);
-                self.read(number, feed, point, through, replay_count_max);
-            }
-        }
-    }
-
-    /// `state`: the scope at the cursor's point, where recorded.
-    fn compare(&mut self, number: ScopeNumber, state: Option<ScopeState>) {
-        let Some(subscription) = self.scopes.get_mut(&number) else { return };
-        let Phase::Checking { cursor, .. } = &subscription.phase else { return };
-        let held = ScopeState { digest: cursor.digest, row_count: cursor.row_count };
-        if state.is_some_and(|state| state != held) {
-            self.rebuild(number, RebuildReason::OtherHistory);
-            return;
-        }
-        subscription.at = cursor.point;
-        subscription.state = Some(held);
-        subscription.phase = Phase::Catching;
-        self.subscribed(number, SubscriptionMode::Resume, None);
     }
 
     fn awaiting(&mut self, id: ReadId) -> Option<ScopeNumber> {
@@ -545,13 +422,28 @@ impl Session {
         }
     }
 
+    /// The run that a token names was never here: what the client has staged is of another history (P9).
+    pub(super) fn on_run_lost(&mut self, id: ReadId) {
+        if let Some(number) = self.awaiting(id) {
+            self.rebuild(number, RebuildReason::OtherHistory);
+        }
+    }
+
     pub(super) fn on_rebuild_read(&mut self, id: ReadId, position: RunPosition, page: &RebuildPage) {
         let Some(number) = self.awaiting(id) else { return };
         let open = matches!(self.gate, Gate::Open(_));
-        let Some(subscription) = self.scopes.get_mut(&number) else { return };
-        if !open || !matches!(subscription.phase, Phase::Rebuilding(_)) {
+        if !open {
             return;
         }
+        match self.scopes.get(&number).map(|subscription| &subscription.phase) {
+            Some(Phase::Rebuilding(_)) => {}
+            // The run that the client's token names is of this history: it goes on.
+            Some(Phase::Checking { .. }) => {
+                self.subscribed(number, SubscriptionMode::Rebuild, Some(RebuildReason::Continued));
+            }
+            _ => return,
+        }
+        let Some(subscription) = self.scopes.get_mut(&number) else { return };
         subscription.rows = Newest::Unknown;
         if page.done {
             subscription.at = position.run.earliest;

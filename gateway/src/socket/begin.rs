@@ -10,6 +10,7 @@ use tidegate_protocol::{
 use uuid::Uuid;
 
 use crate::auth::Identity;
+use crate::failpoints;
 use crate::gateway::Shared;
 use crate::hub::{Epoch, Message, Seat};
 use crate::push::{self, ClientHello, ClientPusher};
@@ -82,10 +83,12 @@ pub(super) async fn begin(
     let client = ClientKey { subject: identity.subject.clone(), client: hello.client };
     // V7: registered first, then evaluated at a stated position, then followed. V6: registered before `last` is read.
     let seat = epoch.register(client.clone()).await.ok_or_else(unavailable)?;
+    failpoints::reach(failpoints::SESSION_REGISTERED, &client.subject.0).await;
     let grants = match seat.mailbox.next().await {
         Message::Registered(grants) => grants,
         _ => return Err(unavailable()),
     };
+    failpoints::reach(failpoints::SESSION_EVALUATED, &client.subject.0).await;
     let pusher =
         shared.pusher.as_ref().map(|pusher| pusher.client(identity.clone(), hello.client, hello.new));
     let known = push::hello(

@@ -8,22 +8,21 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
-use tidegate_log::Bounds;
-use tidegate_protocol::{
-    ClientFrame, CloseCode, ErrorCode, ErrorFrame, Limits as FrameLimits, MutationNumber, Push, Void,
-};
+use tidegate_model::Subject;
+use tidegate_protocol::{ClientFrame, CloseCode, ErrorCode, ErrorFrame, Limits as FrameLimits, Push, Void};
 use tokio::sync::watch;
 use tokio::time::Sleep;
+
+mod commands;
 
 use super::begin::{self, Begun, Refused};
 use super::goodbye::{GOODBYE, drained, goodbye, refuse};
 use super::rate::Rate;
 use super::transport::{Incoming, Transport};
-use super::work;
 use crate::gateway::Shared;
-use crate::hub::{Message, Request};
+use crate::hub::Message;
 use crate::push::ClientPusher;
-use crate::session::{Command, Input};
+use crate::session::Input;
 
 /// Counts a socket for as long as it lives.
 struct Counted(Arc<Shared>);
@@ -34,7 +33,7 @@ impl Drop for Counted {
     }
 }
 
-struct Admitted<'s>(&'s Shared, tidegate_model::Subject);
+struct Admitted<'s>(&'s Shared, Subject);
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
@@ -342,129 +341,6 @@ impl<'c> Connection<'c> {
             }
         }
         self.begun.session.handle(Input::Frame(frame), now);
-    }
-
-    /// Carries out what the session commands; gives the code to close with.
-    async fn carry_out(&mut self) -> Option<CloseCode> {
-        while let Some(command) = self.begun.session.commands.pop_front() {
-            let member = self.begun.seat.member;
-            let epoch = &self.begun.epoch;
-            match command {
-                Command::Attach(feed) => self.begun.seat.request(Request::Attach { member, feed }).await,
-                Command::Detach(feed) => self.begun.seat.request(Request::Detach { member, feed }).await,
-                Command::Sync { urgent } => self.begun.seat.request(Request::Sync { member, urgent }).await,
-                Command::ReadScope { id, feed, after, through, replay_count_max } => {
-                    let (epoch, limits) = (epoch.clone(), self.shared.limits);
-                    let bounds = Bounds {
-                        units_max: u32::MAX,
-                        entries_max: limits.page_effects_max as u32,
-                        bytes_max: limits.page_bytes_max as u64,
-                    };
-                    self.work.push(Box::pin(async move {
-                        match work::read_scope(&epoch, &feed, after, through, replay_count_max, bounds).await
-                        {
-                            Some(pages) => {
-                                fail::fail_point!(crate::failpoints::SCOPE_READ);
-                                Done::Input(Input::ScopeRead(id, pages))
-                            }
-                            None => Done::Leave(CloseCode::GoingAway),
-                        }
-                    }));
-                }
-                Command::ReadRebuild(id, feed, from) => {
-                    let epoch = epoch.clone();
-                    self.work.push(Box::pin(async move {
-                        match work::read_rebuild(&epoch, &feed, from).await {
-                            Some((position, page)) => {
-                                fail::fail_point!(crate::failpoints::REBUILD_READ);
-                                Done::Input(Input::RebuildRead(id, position, page))
-                            }
-                            None => Done::Leave(CloseCode::GoingAway),
-                        }
-                    }));
-                }
-                Command::Settle(numbers) => {
-                    let (pool, client) = (self.shared.reads.clone(), self.begun.client.clone());
-                    let generation = epoch.lineage().generation;
-                    self.work.push(Box::pin(async move {
-                        match work::settle(&pool, &client, generation, &numbers).await {
-                            Some(settled) => Done::Input(Input::Settled(settled)),
-                            None => Done::Leave(CloseCode::GoingAway),
-                        }
-                    }));
-                }
-                Command::Push(push) => {
-                    self.asked.push_back(Asked::Run(Run::Push(push)));
-                    self.next_push();
-                }
-                Command::Void(void) => {
-                    self.asked.push_back(Asked::Run(Run::Void(void)));
-                    self.next_push();
-                }
-                Command::Auth { reference, token } => self.renew(reference, &token),
-                Command::Close(code) => return Some(code),
-            }
-        }
-        None
-    }
-
-    fn refuse(&mut self, error: ErrorFrame<'static>) {
-        self.asked.push_back(Asked::Refuse(error));
-        self.next_push();
-    }
-
-    /// Starts the next push, if none is under way: a client's pushes run, and are answered, one after the other.
-    fn next_push(&mut self) {
-        // The pusher is away while a push is under way; a gateway without one only refuses.
-        if self.begun.pusher.is_none() && self.shared.pusher.is_some() {
-            return;
-        }
-        let run = loop {
-            match self.asked.pop_front() {
-                Some(Asked::Refuse(error)) => self.begun.session.error(error),
-                Some(Asked::Run(run)) => break run,
-                None => return,
-            }
-        };
-        let Some(mut pusher) = self.begun.pusher.take() else { return };
-        self.work.push(Box::pin(async move {
-            fail::fail_point!(crate::failpoints::PUSH_RUN);
-            let (reference, of, numbers, reply) = match run {
-                Run::Push(push) => {
-                    let numbers: Vec<MutationNumber> =
-                        push.mutations.iter().map(|mutation| mutation.number).collect();
-                    (push.reference, "push", numbers, pusher.push(&push).await)
-                }
-                Run::Void(void) => {
-                    let reply = pusher.void(&void).await;
-                    (void.reference, "void", void.numbers, reply)
-                }
-            };
-            fail::fail_point!(crate::failpoints::PUSH_ENDED);
-            let numbers = numbers.into_iter().map(|number| number.0).collect();
-            Done::Pushed(Box::new(pusher), Input::Pushed { reference, of, numbers, reply })
-        }));
-    }
-
-    /// A fresh token: same subject, later expiry.
-    fn renew(&mut self, reference: u64, token: &str) {
-        match self.shared.auth.refresh(&self.begun.identity, token, SystemTime::now()) {
-            Ok(identity) => {
-                self.begun.identity = Arc::new(identity);
-                // A push under way ends under the claims that it began with.
-                let renewed =
-                    self.begun.pusher.as_mut().map(|pusher| pusher.renew(self.begun.identity.clone()));
-                if let Some(Err(error)) = renewed {
-                    let frame = error.frame(Some(reference), "auth");
-                    self.begun.session.error(frame);
-                }
-            }
-            Err(error) => {
-                let frame =
-                    ErrorFrame::new(error.code(), "the token was refused").answering(reference, "auth");
-                self.begun.session.error(frame);
-            }
-        }
     }
 
     /// Looks at every deadline and sleeps until the next.

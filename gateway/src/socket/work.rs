@@ -138,16 +138,20 @@ async fn read_scope_once(
     })
 }
 
+/// The token's run is of another history.
+pub(super) struct LostRun;
+
 /// One page of a rebuild.
 pub(super) async fn read_rebuild(
     epoch: &Epoch,
     feed: &Feed,
     from: RebuildFrom,
-) -> Option<(RunPosition, Arc<RebuildPage>)> {
+) -> Option<Result<(RunPosition, Arc<RebuildPage>), LostRun>> {
     let mut patience = Patience::new("rebuild");
     loop {
         match epoch.rebuilds.page(feed, from.clone()).await {
-            Ok(page) => return Some(page),
+            Ok(page) => return Some(Ok(page)),
+            Err(RebuildError::LostRun) => return Some(Err(LostRun)),
             Err(error) => {
                 if !patience.after(error.into()).await {
                     return None;

@@ -5,12 +5,14 @@
 //! with those of another history (P3, P9). So is one that no longer finds the transaction where the reader stands as it was: the
 //! database was restored, and nothing in its anchor tells.
 
+mod anchor;
 mod batch;
 mod listen;
 mod position;
 mod read;
 mod row;
 
+pub use anchor::{Anchor, Lineage};
 pub use batch::{
     ClientKey, Effect, EffectBatch, GrantChange, HeldGrant, Interest, Materialized, Pending, ScopeFacts,
     ScopeRead, ScopeState, Told,
@@ -19,11 +21,10 @@ pub use listen::WakeListener;
 pub use position::{EffectPosition, Inside, TailPosition};
 
 use sqlx::PgPool;
-use sqlx::postgres::PgRow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use tidegate_model::{GenerationId, Lsn, RegistryGeneration, ServerIdentity, StateId, StreamGeneration};
+use tidegate_model::{Lsn, RegistryGeneration};
 
 use crate::{Bounds, OrderedLog, WakeSender, Wakes, wakes};
 use row::{Fields, kind};
@@ -47,77 +48,6 @@ pub enum EffectLogError {
     /// PostgreSQL answered with something that the statement cannot return.
     #[error("read the effect log: {0}")]
     Malformed(&'static str),
-}
-
-/// The history that a log is bound to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lineage {
-    /// The stream's generation, as tables carry it.
-    pub generation: GenerationId,
-    /// The same, as cursors carry it.
-    pub stream: StreamGeneration,
-    /// The projected state that it reads.
-    pub state: StateId,
-    /// The server and its timeline.
-    pub server: ServerIdentity,
-}
-
-/// What one snapshot was bound to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Anchor {
-    /// The history.
-    pub lineage: Lineage,
-    /// Newest materialized transaction; `None`: none since the baseline.
-    pub tip: Option<Lsn>,
-    /// Registry generation in force there.
-    pub registry: RegistryGeneration,
-}
-
-impl Anchor {
-    /// The newest materialized transaction as a position.
-    pub fn tip_position(&self) -> TailPosition {
-        TailPosition { end: self.tip, inside: None }
-    }
-
-    fn read(fields: &Fields<'_>) -> Result<Anchor, EffectLogError> {
-        Ok(Anchor {
-            lineage: Lineage {
-                generation: GenerationId(fields.sv()?),
-                stream: StreamGeneration(fields.uuid()?),
-                state: StateId(fields.table()?),
-                server: ServerIdentity { system: fields.scope()? as u64, timeline: fields.effect()? as u32 },
-            },
-            tip: fields.lsn()?,
-            registry: RegistryGeneration(fields.event()? as i32),
-        })
-    }
-
-    /// The anchor of a statement of somebody else's that selects the anchor's row first, checked against `lineage`.
-    pub fn of_row(row: &PgRow, lineage: &Lineage) -> Result<Anchor, EffectLogError> {
-        let anchor = Anchor::read(&Fields(row))?;
-        lineage.check(&anchor.lineage)?;
-        Ok(anchor)
-    }
-
-    /// The statement's text up to and including the anchor's row, for statements of somebody else's: `ctes` come between.
-    pub fn statement(ctes: &str) -> String {
-        format!("{ANCHOR_SQL}{ctes}{ANCHOR_ROW}")
-    }
-}
-
-impl Lineage {
-    fn check(&self, seen: &Lineage) -> Result<(), EffectLogError> {
-        if seen.server.system != self.server.system {
-            Err(EffectLogError::LineageChanged("server"))
-        } else if seen.server.timeline != self.server.timeline {
-            Err(EffectLogError::LineageChanged("server's timeline"))
-        } else if seen.stream != self.stream || seen.generation != self.generation || seen.state != self.state
-        {
-            Err(EffectLogError::LineageChanged("stream generation"))
-        } else {
-            Ok(())
-        }
-    }
 }
 
 /// The effect log of one lineage.

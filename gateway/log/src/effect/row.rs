@@ -95,6 +95,20 @@ impl<'r> Fields<'r> {
         self.array(EVENT).map(i64::from_be_bytes)
     }
 
+    /// Of an anchor.
+    pub fn processed(&self) -> Result<Lsn, EffectLogError> {
+        self.array(KEY).map(|bytes| Lsn(u64::from_be_bytes(bytes)))
+    }
+
+    /// Of an anchor.
+    pub fn written(&self) -> Result<Option<Lsn>, EffectLogError> {
+        if self.optional(ROW)?.is_none() {
+            Ok(None)
+        } else {
+            self.array(ROW).map(|bytes| Some(Lsn(u64::from_be_bytes(bytes))))
+        }
+    }
+
     pub fn effect(&self) -> Result<i32, EffectLogError> {
         self.array(EFFECT).map(i32::from_be_bytes)
     }

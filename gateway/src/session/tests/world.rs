@@ -5,7 +5,7 @@ mod client;
 mod database;
 
 use super::model_client::{Arrived, ModelClient, Rows, Seen};
-use crate::grants::SubjectGrants;
+use crate::grants::{StaticGrants, SubjectGrants};
 use crate::hub::{
     Core, Feed, FeedKey, HubBounds, KeyRing, Mailbox, MemberId, Message, PageBounds, Press, Request, Stretch,
 };
@@ -172,7 +172,8 @@ impl World {
         let registries = registries();
         let registry = registries.get(SV).expect("loaded");
         let bounds = HubBounds { window_bytes_max: sizes.window_bytes, idle_feeds_max: 2 };
-        let core = Core::new(press.clone(), bounds, registry, TailPosition::default());
+        let rules = StaticGrants::new(&registry, &HashMap::new());
+        let core = Core::new(press.clone(), bounds, rules, TailPosition::default());
         let client_id = ClientId(Uuid::from_u128(5));
         let session = Session::new(
             surroundings(&press, &registries, sizes),

@@ -2,7 +2,9 @@
 -- Caller: each statement of the gateway that reads effects, grants or projections. Rides: one-row tables.
 with anchor as materialized (
     select p.generation, g.token, g.state_id, p.materialized_commit_lsn as tip, p.registry_generation,
-           (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
+           p.processed_end_lsn as processed, (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
+           -- Where history is made, no position beyond this has ever been part of it. A standby cannot say.
+           case when not pg_catalog.pg_is_in_recovery() then pg_catalog.pg_current_wal_flush_lsn() end as written,
            ('x' || case when pg_catalog.pg_is_in_recovery()
                         then (select pg_catalog.lpad(pg_catalog.to_hex(timeline_id), 8, '0') from pg_catalog.pg_control_checkpoint())
                         else pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8)

@@ -143,7 +143,9 @@ impl World {
     }
 
     pub(super) fn anchor(&self) -> Anchor {
-        Anchor { lineage: self.press.lineage, tip: self.tip(), registry: SV }
+        let tip = self.tip();
+        let written = tip.map_or(Lsn(1), |tip| Lsn(tip.0 + 1));
+        Anchor { lineage: self.press.lineage, tip, registry: SV, processed: written, written: Some(written) }
     }
 
     /// As the adapter reads: whole transactions within bounds, a large one in parts.
