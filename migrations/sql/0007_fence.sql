@@ -305,7 +305,9 @@ begin
             tidegate.function_hash(to_regprocedure(format('tidegate.%I()', w.function_name))), tidegate.trigger_condition(t.oid)
         from pg_trigger t where t.tgrelid = r.relation_oid and t.tgname = w.trigger_name and not t.tgisinternal
         on conflict on constraint fence_object_pkey do update set function_name = excluded.function_name,
-            trigger_type = excluded.trigger_type, function_hash = excluded.function_hash, condition = excluded.condition;
+            trigger_type = excluded.trigger_type, function_hash = excluded.function_hash, condition = excluded.condition
+        where (o.function_name, o.trigger_type, o.function_hash, o.condition)
+            is distinct from (excluded.function_name, excluded.trigger_type, excluded.function_hash, excluded.condition);
     end loop;
 end $f$;
 

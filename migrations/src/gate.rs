@@ -3,12 +3,21 @@
 /// What the database says it was last loaded with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Schema generation.
+    /// Schema generation; 0 before the first load has succeeded.
     pub generation: i32,
     /// Who replayed.
     pub loader: String,
     /// What was replayed; `None` after it was cleared, before a replay or by force.
     pub content_hash: Option<Vec<u8>>,
+    /// Generation of a replay that has begun and not succeeded.
+    pub replaying: Option<i32>,
+}
+
+impl Stamp {
+    /// L6: the newest generation of which this database may hold a part. No older program may load it.
+    pub fn newest(&self) -> i32 {
+        self.replaying.map_or(self.generation, |replaying| replaying.max(self.generation))
+    }
 }
 
 /// What this program carries.
@@ -62,7 +71,9 @@ impl std::fmt::Display for Reason {
 pub fn decide(stamp: Option<&Stamp>, mine: Mine<'_>) -> Decision {
     let Some(stamp) = stamp else { return Decision::Replay(Reason::NoStamp) };
     let Some(hash) = &stamp.content_hash else { return Decision::Replay(Reason::Cleared) };
-    if stamp.loader != mine.loader {
+    if stamp.replaying.is_some() {
+        Decision::Replay(Reason::Cleared)
+    } else if stamp.loader != mine.loader {
         Decision::Replay(Reason::OtherLoader)
     } else if stamp.generation != mine.generation {
         Decision::Replay(Reason::OtherGeneration)
@@ -80,7 +91,7 @@ mod tests {
     const MINE: Mine<'static> = Mine { generation: 7, loader: "tidegate", content_hash: [1; 32] };
 
     fn stamp(generation: i32, loader: &str, content_hash: Option<Vec<u8>>) -> Stamp {
-        Stamp { generation, loader: loader.to_owned(), content_hash }
+        Stamp { generation, loader: loader.to_owned(), content_hash, replaying: None }
     }
 
     #[test]
@@ -97,10 +108,22 @@ mod tests {
             (Some(stamp(7, "tidegate", Some(vec![2; 32]))), Decision::Replay(Reason::OtherContent)),
             (Some(stamp(7, "tidegate", Some(vec![1; 31]))), Decision::Replay(Reason::OtherContent)),
             (Some(stamp(7, "tidegate", Some(vec![]))), Decision::Replay(Reason::OtherContent)),
+            (
+                Some(Stamp { replaying: Some(7), ..stamp(7, "tidegate", same.clone()) }),
+                Decision::Replay(Reason::Cleared),
+            ),
             (Some(stamp(7, "tidegate", same)), Decision::Skip),
         ];
         for (stamp, expected) in table {
             assert_eq!(decide(stamp.as_ref(), MINE), expected, "{stamp:?}");
         }
+    }
+
+    #[test]
+    fn l6_a_newer_generation_counts_from_the_moment_at_which_its_load_begins() {
+        assert_eq!(stamp(7, "tidegate", None).newest(), 7);
+        assert_eq!(Stamp { replaying: Some(8), ..stamp(7, "tidegate", None) }.newest(), 8);
+        assert_eq!(Stamp { replaying: Some(7), ..stamp(8, "tidegate", None) }.newest(), 8);
+        assert_eq!(Stamp { replaying: Some(7), ..stamp(0, "tidegate", None) }.newest(), 7);
     }
 }

@@ -5,7 +5,8 @@
 //! and [`definition::apply`] bring the registrations of a file to it. The SQL itself holds the one parser of
 //! definitions; this crate only hands them over.
 //!
-//! No data repair exists yet: one would run where the generation changes (L9), never on a mere connect.
+//! A data repair stands in its file behind `tidegate.upgrades_from_before(g)`, so that it runs where the generation changes (L9),
+//! never on a mere connect. There is none yet.
 
 pub mod check;
 pub mod definition;

@@ -66,12 +66,12 @@ pub enum LoadError {
         /// Its encoding.
         found: String,
     },
-    /// L6: a newer program has loaded this database. Run that version, or restore a backup.
+    /// L6: a newer program has loaded this database, or has begun to. Run that version, or restore a backup.
     #[error(
         "load schema generation {ours}: a newer program has loaded generation {stamped} into this database, run that one"
     )]
     Downgrade {
-        /// Stamped generation.
+        /// Stamped generation, or the one whose load has begun.
         stamped: i32,
         /// Ours.
         ours: i32,
@@ -133,8 +133,8 @@ async fn load_locked(
     let mine =
         Mine { generation: schema.generation, loader: schema.loader, content_hash: schema.content_hash() };
     let stamp = read_stamp(connection).await?;
-    if let Some(stamp) = stamp.as_ref().filter(|stamp| stamp.generation > mine.generation) {
-        return Err(LoadError::Downgrade { stamped: stamp.generation, ours: mine.generation });
+    if let Some(newest) = stamp.as_ref().map(Stamp::newest).filter(|newest| *newest > mine.generation) {
+        return Err(LoadError::Downgrade { stamped: newest, ours: mine.generation });
     }
     let reason = match decide(stamp.as_ref(), mine) {
         Decision::Skip if options.gate => return Ok(Loaded { replayed: false, reason: None }),
@@ -142,16 +142,23 @@ async fn load_locked(
         Decision::Replay(reason) => reason,
     };
     tracing::info!(%reason, generation = mine.generation, "replay the schema");
-    if stamp.is_some() {
-        clear_stamp(connection).await?;
+    say_where_from(connection, stamp.as_ref()).await?;
+    let mut announced = stamp.is_some();
+    if announced {
+        announce_replay(connection, mine).await?;
     }
     for file in &schema.files {
         replay(connection, file.name, file.text, options).await?;
+        // The first file makes the stamp's table.
+        if !announced {
+            announce_replay(connection, mine).await?;
+            announced = true;
+        }
     }
     sqlx::query(
         "insert into tidegate.schema_stamp (generation, loader, content_hash) values ($1, $2, $3)
          on conflict (singleton) do update set generation = excluded.generation, loader = excluded.loader,
-             content_hash = excluded.content_hash, stamped_at = clock_timestamp()",
+             content_hash = excluded.content_hash, replaying = null, stamped_at = clock_timestamp()",
     )
     .bind(mine.generation)
     .bind(mine.loader)
@@ -249,12 +256,19 @@ pub async fn read_stamp(connection: &mut PgConnection) -> Result<Option<Stamp>, 
     if !present {
         return Ok(None);
     }
-    let row: Option<(i32, String, Option<Vec<u8>>)> =
-        sqlx::query_as("select generation, loader, content_hash from tidegate.schema_stamp")
-            .fetch_optional(connection)
-            .await
-            .map_err(failed("read the schema stamp"))?;
-    Ok(row.map(|(generation, loader, content_hash)| Stamp { generation, loader, content_hash }))
+    // Through jsonb, because a database of an earlier state lacks the newest column.
+    let row: Option<(i32, String, Option<Vec<u8>>, Option<i32>)> = sqlx::query_as(
+        "select s.generation, s.loader, s.content_hash, (to_jsonb(s) ->> 'replaying')::integer from tidegate.schema_stamp s",
+    )
+    .fetch_optional(connection)
+    .await
+    .map_err(failed("read the schema stamp"))?;
+    Ok(row.map(|(generation, loader, content_hash, replaying)| Stamp {
+        generation,
+        loader,
+        content_hash,
+        replaying,
+    }))
 }
 
 /// What a database holds of our schema.
@@ -283,13 +297,42 @@ pub async fn installed(connection: &mut PgConnection) -> Result<Installed, LoadE
     })
 }
 
-/// L1: durable before the first file runs, so that a replay cut short is never vouched for.
-async fn clear_stamp(connection: &mut PgConnection) -> Result<(), LoadError> {
-    sqlx::query("update tidegate.schema_stamp set content_hash = null")
+/// L9: tells the files which generation the database was last completely brought to; 0: none. See `0001_foundation.sql`.
+async fn say_where_from(connection: &mut PgConnection, stamp: Option<&Stamp>) -> Result<(), LoadError> {
+    sqlx::query("select set_config('tidegate.stamped_generation', $1, false)")
+        .bind(stamp.map_or(0, |stamp| stamp.generation).to_string())
         .execute(connection)
         .await
         .map(drop)
-        .map_err(failed("clear the schema stamp"))
+        .map_err(failed("prepare to load the schema"))
+}
+
+/// L1: durable before the first file runs, so that a replay cut short is never vouched for. L6: with the generation that is being
+/// loaded, so that no older program puts its files over a part of ours.
+async fn announce_replay(connection: &mut PgConnection, mine: Mine<'_>) -> Result<(), LoadError> {
+    let announced = async {
+        let has_column: bool = sqlx::query_scalar(
+            "select exists (select from pg_attribute where attrelid = 'tidegate.schema_stamp'::regclass
+                 and attname = 'replaying' and not attisdropped)",
+        )
+        .fetch_one(&mut *connection)
+        .await?;
+        if !has_column {
+            sqlx::raw_sql("alter table tidegate.schema_stamp add column if not exists replaying integer")
+                .execute(&mut *connection)
+                .await?;
+        }
+        sqlx::query(
+            "insert into tidegate.schema_stamp as s (generation, loader, replaying) values (0, $1, $2)
+             on conflict (singleton) do update set content_hash = null,
+                 replaying = greatest(s.replaying, excluded.replaying)",
+        )
+        .bind(mine.loader)
+        .bind(mine.generation)
+        .execute(connection)
+        .await
+    };
+    announced.await.map(drop).map_err(failed("clear the schema stamp"))
 }
 
 /// L7: the next connect replays. An operator's lever, and the start of tests on a shared database.
@@ -299,7 +342,10 @@ async fn clear_stamp(connection: &mut PgConnection) -> Result<(), LoadError> {
 pub async fn force_replay(pool: &PgPool) -> Result<(), LoadError> {
     let mut connection = pool.acquire().await.map_err(failed("connect to force a replay"))?;
     if read_stamp(&mut connection).await?.is_some() {
-        clear_stamp(&mut connection).await?;
+        sqlx::query("update tidegate.schema_stamp set content_hash = null")
+            .execute(&mut *connection)
+            .await
+            .map_err(failed("clear the schema stamp"))?;
     }
     Ok(())
 }
