@@ -18,6 +18,8 @@ names! {
     SLOT_RECONCILED;
     /// The server has accepted START_REPLICATION.
     STREAM_STARTED;
+    /// One event of the stream has been taken in, be it the last of its transaction or not; nothing of it is written.
+    EVENT_RECEIVED;
     /// A whole transaction has been decoded and assembled; nothing of it is written.
     TRANSACTION_ASSEMBLED;
     /// Its fences are paired.

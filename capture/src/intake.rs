@@ -104,6 +104,7 @@ impl Intake {
             }
         };
         self.keepalive = None;
+        fail_point!(EVENT_RECEIVED);
         let taken = match step {
             Ok(Step::Continue) => Ok(()),
             Ok(Step::Transaction(transaction)) => self.pair(*transaction, reader).await,

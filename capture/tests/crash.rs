@@ -1,86 +1,13 @@
 //! Killed at every arrow, and again: what is durable stays, everything else comes again, nothing comes twice.
 
+use crate::world::points::{Armed, is_killed};
 use crate::world::{ITEMS, World, within};
-use std::time::Duration;
-use tidegate_capture::{CaptureError, failpoints as at};
+use tidegate_capture::failpoints as at;
 use tidegate_embedded::pg_test;
 
-async fn is_killed(worker: crate::world::Running, name: &str) {
-    let error = worker.ended().await;
-    assert!(matches!(error, CaptureError::Killed(point) if point == name), "{name}: {error}");
-}
-
 pg_test!(
     Slots,
-    async fn a6_a_kill_at_any_arrow_produces_no_second_effect_and_loses_none(world: World) {
-        world.sql(ITEMS).await;
-        let worker = world.start();
-        world.until_streaming().await;
-        worker.kill().await;
-        let mut written = 0;
-        let points = [
-            at::OWNERSHIP_CLAIMED,
-            at::SLOT_RECONCILED,
-            at::STREAM_STARTED,
-            at::TRANSACTION_ASSEMBLED,
-            at::TRANSACTION_PAIRED,
-            at::MATERIALIZE_BEGUN,
-            at::MATERIALIZE_READ,
-            at::MATERIALIZE_WRITTEN,
-            at::MATERIALIZE_COMMITTED,
-            at::STATUS_REPORTED,
-            at::SLOT_READ_BACK,
-            at::ACKNOWLEDGED,
-        ];
-        for name in points {
-            fail::cfg(name, "return").expect("fail point");
-            let worker = world.start();
-            world.sql(&format!("insert into items values ('{written}', 'L1', 0, ''); update items set n = n + 1 where id = '0'")).await;
-            written += 1;
-            is_killed(worker, name).await;
-            fail::remove(name);
-            let worker = world.start();
-            world.settle().await;
-            let (transactions, effects, events): (i64, i64, i64) = (
-                world
-                    .scalar("select count(*) filter (where event_count > 0) from tidegate.source_transaction")
-                    .await,
-                world.scalar("select count(*) from tidegate.effect").await,
-                world.scalar("select sum(event_count)::int8 from tidegate.source_transaction").await,
-            );
-            // The first transaction nets its insert and update of one row into one effect.
-            assert_eq!((transactions, effects, events), (written, 2 * written - 1, 2 * written), "{name}");
-            world.assert_consistent().await;
-            worker.kill().await;
-        }
-    }
-);
-
-pg_test!(
-    Slots,
-    async fn a6_a_kill_between_idle_record_and_report_is_adopted_or_advanced(world: World) {
-        world.sql(ITEMS).await;
-        let mut config = world.config();
-        (config.limits.idle_ack_interval, config.limits.idle_ack_bytes_min) = (Duration::ZERO, 1);
-        let worker = world.start_with(config.clone());
-        world.until_streaming().await;
-        worker.kill().await;
-        fail::cfg(at::IDLE_RECORDED, "return").expect("fail point");
-        let worker = world.start_with(config.clone());
-        world.sql("create table public.noise as select generate_series(1, 10000)").await;
-        is_killed(worker, at::IDLE_RECORDED).await;
-        fail::remove(at::IDLE_RECORDED);
-        let worker = world.start_with(config);
-        world.sql("insert into items values ('a', 'L1')").await;
-        world.settle().await;
-        world.assert_consistent().await;
-        worker.stop().await;
-    }
-);
-
-pg_test!(
-    Slots,
-    async fn q2_a_kill_before_the_poison_record_leaves_the_stream_blocked(world: World) {
+    async fn q2_a_kill_before_the_poison_record_leaves_the_stream_blocked(world: Armed) {
         world.sql(ITEMS).await;
         let worker = world.start();
         world.until_streaming().await;
@@ -98,7 +25,7 @@ pg_test!(
 
 pg_test!(
     Slots,
-    async fn b12_a_baseline_killed_in_any_phase_resumes_or_starts_over(world: World) {
+    async fn b12_a_baseline_killed_in_any_phase_resumes_or_starts_over(world: Armed) {
         world.sql(ITEMS).await;
         world
             .sql("insert into items select g::text, 'L' || g % 7, g, 'x' from generate_series(1, 500) g")
@@ -151,7 +78,7 @@ pg_test!(
 
 pg_test!(
     Slots,
-    async fn b11_a_stage_that_cannot_catch_up_is_discarded_and_a_newer_snapshot_covers_it(world: World) {
+    async fn b11_a_stage_that_cannot_catch_up_is_discarded_and_a_newer_snapshot_covers_it(world: Armed) {
         world.sql(ITEMS).await;
         fail::cfg(at::BASELINE_STAGED, "return").expect("fail point");
         is_killed(world.start(), at::BASELINE_STAGED).await;
@@ -178,10 +105,7 @@ pg_test!(
 
 pg_test!(
     Private,
-    async fn a6_kills_of_worker_and_server_under_load_lose_nothing_and_repeat_nothing(
-        server: tidegate_embedded::testing::TestServer,
-    ) {
-        let world = <World as tidegate_embedded::testing::TestContext>::prepare(server).await;
+    async fn a6_kills_of_worker_and_server_under_load_lose_nothing_and_repeat_nothing(world: World) {
         let seed = u64::from(std::process::id());
         println!("seed {seed}");
         world.sql(ITEMS).await;

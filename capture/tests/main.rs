@@ -6,6 +6,7 @@ mod crash;
 mod drift;
 mod flow;
 mod grouping;
+mod killed;
 mod large;
 mod ownership;
 mod poison;

@@ -5,7 +5,7 @@ use tidegate_capture::poison::{self, RetryRequest};
 use tidegate_embedded::pg_test;
 
 /// A value that must appear nowhere but in the application's own table.
-const SECRET: &str = "SECRET-7f3a";
+pub const SECRET: &str = "SECRET-7f3a";
 
 pub async fn retry(world: &World) -> RetryRequest {
     let mut connection = world.pool().acquire().await.expect("connection");

@@ -1,22 +1,23 @@
 //! Q3, B: an operator starts the stream anew.
 
 use crate::flow::PUSH;
+use crate::world::points::Armed;
 use crate::world::{ITEMS, Running, World};
 use tidegate_capture::reset::{self, ResetRequest};
 use tidegate_capture::{CaptureError, failpoints as at};
 use tidegate_embedded::pg_test;
 
-async fn request(world: &World) -> ResetRequest {
+pub async fn request(world: &World) -> ResetRequest {
     let mut connection = world.pool().acquire().await.expect("connection");
     reset::request(&mut connection, "test", "a test").await.expect("a request")
 }
 
-const SECOND: &str =
+pub const SECOND: &str =
     "select p.generation = 2 and h.state = 'streaming' from tidegate.progress p, tidegate.worker_heartbeat h
     join tidegate.worker using (epoch)";
 const SLOTS: &str = "select count(*) from pg_replication_slots where database = current_database()";
 
-async fn poisoned(world: &World) -> Running {
+pub async fn poisoned(world: &World) -> Running {
     world.sql(ITEMS).await;
     world.sql("insert into items values ('old', 'L1'), ('gone', 'L1')").await;
     let worker = world.start();
@@ -72,7 +73,7 @@ pg_test!(
 
 pg_test!(
     Slots,
-    async fn b11_b12_a_killed_reset_leaves_the_old_stream_as_it_was_and_goes_on(world: World) {
+    async fn b11_b12_a_killed_reset_leaves_the_old_stream_as_it_was_and_goes_on(world: Armed) {
         let worker = poisoned(&world).await;
         worker.kill().await;
         let old = "select format('%s %s %s', generation, processed_end_lsn, (select string_agg(status, '') from tidegate.poison)) from tidegate.progress";
