@@ -256,8 +256,9 @@ pub async fn read_stamp(connection: &mut PgConnection) -> Result<Option<Stamp>, 
     if !present {
         return Ok(None);
     }
+    type Row = (i32, String, Option<Vec<u8>>, Option<i32>);
     // Through jsonb, because a database of an earlier state lacks the newest column.
-    let row: Option<(i32, String, Option<Vec<u8>>, Option<i32>)> = sqlx::query_as(
+    let row: Option<Row> = sqlx::query_as(
         "select s.generation, s.loader, s.content_hash, (to_jsonb(s) ->> 'replaying')::integer from tidegate.schema_stamp s",
     )
     .fetch_optional(connection)

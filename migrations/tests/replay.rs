@@ -1,6 +1,7 @@
 //! L1–L4, L8: replays over populated databases, by other loaders, cut short, and under load.
 
 use crate::application::{ok, text};
+use crate::schemas::edited;
 use sqlx::{ConnectOptions, Connection};
 use std::time::Duration;
 use tidegate_embedded::pg_test;
@@ -10,7 +11,8 @@ use tidegate_migrations::{
     File, GENERATION, LoadError, LoadOptions, Reason, Schema, connect_and_load, force_replay, load_schema,
 };
 
-const POPULATED: &str = r#"
+/// Registered tables with rows, live and dead.
+pub const POPULATED: &str = r#"
     create table public.item (id bigint primary key, list_id text, title text);
     create table public.member (id text primary key, user_id text, team_id int);
     select tidegate.register_table('public.item', '{"scopes": [{"name": "list:{list_id}"}]}');
@@ -64,14 +66,6 @@ pg_test!(
         }
     }
 );
-
-/// The schema with one text replaced in one file.
-fn edited(from: &str, to: &str) -> Schema {
-    let mut schema = Schema::full();
-    let file = schema.files.iter_mut().find(|file| file.text.contains(from)).expect("the text");
-    file.text = Box::leak(file.text.replacen(from, to, 1).into_boxed_str());
-    schema
-}
 
 pg_test!(
     NoSlots,
@@ -151,44 +145,6 @@ pg_test!(
         let error = load_schema(&db.pool, &Schema::full(), options).await.expect_err("busy");
         assert!(matches!(error, LoadError::Busy), "{error}");
         other.close().await.expect("close");
-    }
-);
-
-pg_test!(
-    NoSlots,
-    async fn l8_an_upgrade_waits_in_bounded_steps_and_goes_on_when_the_lock_is_free(db: LoadedDatabase) {
-        ok(&db.pool, POPULATED).await;
-        // A changed trigger needs its table's lock, which a writer holds.
-        ok(&db.pool, "alter table item disable trigger \"~tidegate_guard\"").await;
-        force_replay(&db.pool).await.expect("force");
-        let mut writer = db.pool.connect_options().connect().await.expect("connect");
-        sqlx::raw_sql("begin; update item set title = 'w'").execute(&mut writer).await.expect("write");
-        let short =
-            LoadOptions { attempts: 2, lock_timeout: Duration::from_millis(100), ..LoadOptions::default() };
-        let error = load_schema(&db.pool, &Schema::full(), short).await.expect_err("locked");
-        assert!(matches!(error, LoadError::LockTimeout { file: "0007_fence.sql", attempts: 2 }), "{error}");
-        let patient = LoadOptions { lock_timeout: Duration::from_millis(100), ..LoadOptions::default() };
-        let loading = tokio::spawn({
-            let pool = db.pool.clone();
-            async move { load_schema(&pool, &Schema::full(), patient).await }
-        });
-        // Seen waiting; then the writer ends.
-        while text(
-            &db.pool,
-            "select count(*)::text from pg_locks where not granted and relation = 'item'::regclass",
-        )
-        .await
-            == "0"
-        {
-            tokio::task::yield_now().await;
-        }
-        sqlx::raw_sql("update item set title = 'x'; commit")
-            .execute(&mut writer)
-            .await
-            .expect("the writer goes on");
-        assert!(loading.await.expect("join").expect("load").replayed);
-        assert_eq!(text(&db.pool, "select count(*)::text from tidegate.trigger_problems()").await, "0");
-        writer.close().await.expect("close");
     }
 );
 
