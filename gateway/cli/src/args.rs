@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 /// Realtime sync for PostgreSQL: ordinary rows reach every browser that may see them, exactly once, in commit order.
@@ -50,7 +51,9 @@ pub enum Command {
     /// Run a gateway.
     Gateway(Gateway),
     /// Run the capture worker.
-    Capture,
+    Capture(Capture),
+    /// Say whether a PostgreSQL can be used, before and after installation, and what repairs what is wrong. Changes nothing.
+    Check(Check),
     /// Install or upgrade Tidegate's schema in the database.
     Migrate(Migrate),
     /// Register the tables, scopes and grants that a file declares.
@@ -67,6 +70,8 @@ pub enum Command {
     Token(Token),
     /// Generate code from the registered tables.
     Gen(Gen),
+    /// Remove everything of Tidegate's from the database. The application's tables and rows stay.
+    Uninstall(Uninstall),
 }
 
 /// Arguments of `dev`.
@@ -104,6 +109,72 @@ pub struct Gateway {
     /// Database role that pushes run as. Without it every push is refused.
     #[arg(long, env = "TIDEGATE_WRITE_ROLE")]
     pub write_role: Option<String>,
+    /// Longest wait of a push for a row that another transaction has locked, in milliseconds; then the client tries again. 2000 without it.
+    #[arg(long, value_name = "MS", env = "TIDEGATE_PUSH_LOCK_TIMEOUT_MS")]
+    pub push_lock_timeout_ms: Option<NonZeroU32>,
+    /// Pushes of one user that run at the same time; further ones wait for them. All anonymous sessions together are one user. 4 without it.
+    #[arg(long, value_name = "N", env = "TIDEGATE_PUSHES_PER_SUBJECT")]
+    pub pushes_per_subject: Option<NonZeroU32>,
+}
+
+/// Arguments of `capture`. Without them the worker's own limits hold.
+#[derive(Debug, Default, clap::Args)]
+pub struct Capture {
+    /// Row changes of one transaction; one with more blocks the stream.
+    #[arg(long, value_name = "N", env = "TIDEGATE_TRANSACTION_EVENTS_MAX")]
+    pub transaction_events_max: Option<NonZeroU64>,
+    /// Bytes of one transaction as the server sends it; one with more blocks the stream.
+    #[arg(long, value_name = "BYTES", env = "TIDEGATE_TRANSACTION_BYTES_MAX")]
+    pub transaction_bytes_max: Option<NonZeroU64>,
+    /// Bytes of one row as the server sends it; one with more blocks the stream.
+    #[arg(long, value_name = "BYTES", env = "TIDEGATE_MESSAGE_BYTES_MAX")]
+    pub message_bytes_max: Option<NonZeroUsize>,
+}
+
+/// Arguments of `check`.
+#[derive(Debug, clap::Args)]
+pub struct Check {
+    /// The database, as postgres://user@host:port/database. Without it: --database-url, DATABASE_URL, or that of a running `tidegate dev`.
+    pub url: Option<String>,
+    /// Also examine the rights to register this table, as schema.table. May be given more than once.
+    #[arg(long = "table", value_name = "TABLE")]
+    pub tables: Vec<String>,
+    /// Also examine the rights to register the tables that this file declares.
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Print what managed services need instead, by their own names, or what one of them needs. Connects to nothing.
+    #[arg(long, value_name = "SERVICE", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    pub managed: Option<ManagedService>,
+}
+
+/// Services with names of their own for what a database needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ManagedService {
+    /// All of them.
+    All,
+    /// Amazon RDS.
+    Rds,
+    /// Amazon Aurora.
+    Aurora,
+    /// Google Cloud SQL.
+    Cloudsql,
+    /// Azure Database for PostgreSQL.
+    Azure,
+    /// Supabase.
+    Supabase,
+    /// Neon.
+    Neon,
+}
+
+/// Arguments of `uninstall`.
+#[derive(Debug, clap::Args)]
+pub struct Uninstall {
+    /// Show what would be removed, remove nothing.
+    #[arg(long, conflicts_with = "yes")]
+    pub plan: bool,
+    /// Do not ask.
+    #[arg(long, short)]
+    pub yes: bool,
 }
 
 /// Arguments of `migrate`.

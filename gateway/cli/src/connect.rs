@@ -108,20 +108,6 @@ pub async fn require_schema(connection: &mut PgConnection) -> anyhow::Result<()>
     }
 }
 
-/// That the schema is the one of this program, for what must change nothing.
-///
-/// # Errors
-/// When it is not: `tidegate migrate` comes first.
-pub async fn require_current_schema(connection: &mut PgConnection) -> anyhow::Result<()> {
-    require_schema(&mut *connection).await?;
-    match installed(connection).await? {
-        Installed::Other => {
-            bail!("Tidegate's schema in this database is of another version: run `tidegate migrate` first")
-        }
-        Installed::Missing | Installed::Current => Ok(()),
-    }
-}
-
 /// Warns of what would stop the worker later on.
 pub async fn warn_of_replication(pool: &PgPool) -> anyhow::Result<()> {
     // Managed services give the right by membership.

@@ -8,11 +8,13 @@ mod commands;
 mod connect;
 mod demo;
 mod output;
+mod plan;
 mod secret;
 mod serving;
 mod shutdown;
 mod target;
 mod typescript;
+mod uninstall;
 
 use clap::Parser;
 use std::process::ExitCode;

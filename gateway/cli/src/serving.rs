@@ -4,7 +4,9 @@ use crate::{commands, target};
 use anyhow::{Context, anyhow};
 use axum::Router;
 use sqlx::PgPool;
+use sqlx::postgres::PgConnectOptions;
 use std::net::SocketAddr;
+use std::time::Duration;
 use tidegate_capture::Hooks;
 use tidegate_gateway::auth::{AuthConfig, TokenKeys};
 use tidegate_gateway::push::PushConfig;
@@ -25,10 +27,21 @@ pub struct Serving {
     pub token_required: bool,
     /// Role that pushes run as; none: no pushes.
     pub write_role: Option<String>,
+    /// What else pushes are told.
+    pub push: PushLimits,
     /// More pages beside the gateway's own routes.
     pub pages: Option<Router>,
     /// Whether to be ready only when the stream is followed.
     pub wait: bool,
+}
+
+/// Limits of pushes that an operator may set; absent ones are the gateway's own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PushLimits {
+    /// Longest wait for a row that another transaction has locked.
+    pub lock_timeout: Option<Duration>,
+    /// Pushes of one subject that run at the same time.
+    pub subject_running_max: Option<u32>,
 }
 
 /// A part that runs until it is told to stop, or fails.
@@ -145,11 +158,60 @@ fn config(serving: &Serving, address: SocketAddr) -> anyhow::Result<Config> {
     let auth = auth(serving.jwt_secret.clone(), serving.token_required);
     let mut config = Config::new(&serving.database_url, database, auth);
     config.listen = address;
-    config.push = serving.write_role.as_ref().map(|role| PushConfig::new(options, role));
+    config.push = serving.write_role.as_ref().map(|role| push(options, role, serving.push));
     Ok(config)
+}
+
+fn push(options: PgConnectOptions, role: &str, limits: PushLimits) -> PushConfig {
+    let mut push = PushConfig::new(options, role);
+    push.lock_timeout = limits.lock_timeout.unwrap_or(push.lock_timeout);
+    push.subject_running_max = limits.subject_running_max.unwrap_or(push.subject_running_max);
+    push
 }
 
 async fn stopped(mut stop: watch::Receiver<bool>) {
     // A sender that is gone means the same: nobody is left to serve.
     stop.wait_for(|stop| *stop).await.ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, Command};
+    use clap::Parser;
+
+    #[test]
+    fn limits_of_pushes_are_the_gateways_own_unless_they_are_given() {
+        let options = PgConnectOptions::new();
+        let own = PushConfig::new(options.clone(), "app");
+        let without = push(options.clone(), "app", PushLimits::default());
+        assert_eq!(
+            (without.lock_timeout, without.subject_running_max),
+            (own.lock_timeout, own.subject_running_max)
+        );
+        let given =
+            PushLimits { lock_timeout: Some(Duration::from_millis(250)), subject_running_max: Some(1) };
+        let with = push(options, "app", given);
+        assert_eq!((with.lock_timeout, with.subject_running_max), (Duration::from_millis(250), 1));
+    }
+
+    #[test]
+    fn a_limit_of_pushes_cannot_be_none() {
+        let parse = |argument: &str| Args::try_parse_from(["tidegate", "gateway", argument]);
+        for argument in ["--push-lock-timeout-ms=0", "--pushes-per-subject=0"] {
+            assert!(parse(argument).is_err(), "{argument}");
+        }
+        let parsed = parse("--push-lock-timeout-ms=250").expect("an argument");
+        let Command::Gateway(gateway) = parsed.command else { panic!("another command") };
+        assert_eq!(gateway.push_lock_timeout_ms.map(std::num::NonZeroU32::get), Some(250));
+        // What says it without an argument says what holds.
+        let own = PushConfig::new(PgConnectOptions::new(), "app");
+        let help = <Args as clap::CommandFactory>::command()
+            .find_subcommand_mut("gateway")
+            .expect("it")
+            .render_long_help();
+        let help = help.to_string();
+        assert!(help.contains(&format!("{} without it", own.lock_timeout.as_millis())), "{help}");
+        assert!(help.contains(&format!("{} without it", own.subject_running_max)), "{help}");
+    }
 }

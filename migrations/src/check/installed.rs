@@ -36,7 +36,7 @@ pub(super) fn state_of(stamp: Option<&Stamp>) -> State {
         Mine { generation: schema.generation, loader: schema.loader, content_hash: schema.content_hash() };
     match stamp {
         None => State::Missing,
-        Some(stamp) if stamp.generation > GENERATION => State::Newer(stamp.generation),
+        Some(stamp) if stamp.newest() > GENERATION => State::Newer(stamp.newest()),
         Some(stamp) => match decide(Some(stamp), mine) {
             Decision::Skip => State::Current(Registered::default()),
             Decision::Replay(_) => State::Older,
@@ -210,7 +210,7 @@ mod tests {
 
     fn stamp(generation: i32) -> Stamp {
         let content_hash = Some(Schema::full().content_hash().to_vec());
-        Stamp { generation, loader: LOADER.to_owned(), content_hash }
+        Stamp { generation, loader: LOADER.to_owned(), content_hash, replaying: None }
     }
 
     fn problem(relation: Option<&str>, problem: &str) -> Problem {
@@ -229,6 +229,8 @@ mod tests {
             state_of(Some(&Stamp { content_hash: None, ..stamp(GENERATION + 1) })),
             State::Newer(GENERATION + 1)
         );
+        let begun = Stamp { content_hash: None, replaying: Some(GENERATION + 1), ..stamp(GENERATION) };
+        assert_eq!(state_of(Some(&begun)), State::Newer(GENERATION + 1));
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub const MANAGED: [Managed; 6] = [
         ],
         statements: &["grant rds_replication to <role>;", CREATE],
         notes: &[
-            "A failover or a restored snapshot has no replication slot of ours: `tidegate reset --reason …` starts the stream anew.",
+            "Where a restore, an upgrade or a failover did not keep the slot, `tidegate status` says so, and `tidegate reset --reason …` starts the stream anew.",
             SUPERUSER_ONLY,
         ],
     },

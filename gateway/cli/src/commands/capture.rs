@@ -1,6 +1,6 @@
 //! `tidegate capture`: runs the worker until it is told to stop.
 
-use crate::args::Args;
+use crate::args::{Args, Capture};
 use crate::{connect, output, shutdown, target};
 use anyhow::Context;
 use sqlx::PgPool;
@@ -12,7 +12,7 @@ use tidegate_capture::{Config, Hooks};
 const READY_POLL: Duration = Duration::from_millis(50);
 
 /// Loads the schema, runs the worker, and prints a line when it streams.
-pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub async fn run(args: &Args, capture: &Capture) -> anyhow::Result<ExitCode> {
     let url = target::database_url(args)?;
     let pool = connect::pool(&url, 2).await?;
     tidegate_migrations::connect_and_load(&pool).await?;
@@ -23,7 +23,7 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
         output::print(args, &serde_json::json!({ "ready": true }), || "streaming".to_owned());
         anyhow::Ok(())
     };
-    let worker = tidegate_capture::run(Config::new(url), shutdown::signal(), Hooks::default());
+    let worker = tidegate_capture::run(config(url, capture), shutdown::signal(), Hooks::default());
     tokio::pin!(worker);
     tokio::select! {
         ended = &mut worker => ended?,
@@ -33,6 +33,21 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn config(url: String, capture: &Capture) -> Config {
+    let mut config = Config::new(url);
+    let limits = &mut config.limits;
+    if let Some(events) = capture.transaction_events_max {
+        limits.transaction_events_max = events.get();
+    }
+    if let Some(bytes) = capture.transaction_bytes_max {
+        limits.transaction_bytes_max = bytes.get();
+    }
+    if let Some(bytes) = capture.message_bytes_max {
+        limits.message_bytes_max = bytes.get();
+    }
+    config
 }
 
 /// The server's clock, as text.
@@ -52,5 +67,33 @@ pub async fn wait_until_streaming(pool: &PgPool, started: &str) -> anyhow::Resul
             return Ok(());
         }
         tokio::time::sleep(READY_POLL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, Command};
+    use clap::Parser;
+
+    fn parsed(arguments: &[&str]) -> Result<Capture, clap::Error> {
+        let program = ["tidegate", "capture"];
+        match Args::try_parse_from(program.iter().chain(arguments))?.command {
+            Command::Capture(capture) => Ok(capture),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_limits_of_one_transaction_can_be_raised_and_are_never_none() {
+        let own = config(String::new(), &parsed(&[]).expect("no arguments")).limits;
+        assert_eq!(own.transaction_events_max, Config::new("").limits.transaction_events_max);
+        let all = ["--transaction-events-max=7", "--transaction-bytes-max=8", "--message-bytes-max=9"];
+        let raised = config(String::new(), &parsed(&all).expect("arguments")).limits;
+        assert_eq!(
+            (raised.transaction_events_max, raised.transaction_bytes_max, raised.message_bytes_max),
+            (7, 8, 9)
+        );
+        assert!(parsed(&["--message-bytes-max=0"]).is_err());
     }
 }

@@ -58,6 +58,7 @@ pub async fn run(args: &Args, dev: &Dev) -> anyhow::Result<ExitCode> {
         jwt_secret: Some(secret.clone()),
         token_required: false,
         write_role: dev.write_role.clone().or_else(|| with_demo.then(|| demo::WRITE_ROLE.to_owned())),
+        push: serving::PushLimits::default(),
         pages: with_demo.then(|| demo::routes(secret.clone(), program.clone())),
         wait: registered,
     };

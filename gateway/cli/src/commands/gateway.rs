@@ -4,6 +4,7 @@ use crate::args::{Args, Gateway};
 use crate::{connect, output, serving, shutdown, target};
 use anyhow::Context;
 use sqlx::Connection;
+use std::num::NonZeroU32;
 use std::process::ExitCode;
 use std::time::Duration;
 use tidegate_gateway::auth::Auth;
@@ -42,6 +43,10 @@ pub async fn run(args: &Args, gateway: &Gateway) -> anyhow::Result<ExitCode> {
             jwt_secret: gateway.jwt_secret.clone(),
             token_required: gateway.token_required,
             write_role: gateway.write_role.clone(),
+            push: serving::PushLimits {
+                lock_timeout: gateway.push_lock_timeout_ms.map(|ms| Duration::from_millis(ms.get().into())),
+                subject_running_max: gateway.pushes_per_subject.map(NonZeroU32::get),
+            },
             pages: None,
             wait: true,
         },

@@ -2,6 +2,7 @@
 
 mod apply;
 pub mod capture;
+mod check;
 mod dev;
 mod gateway;
 mod generate;
@@ -11,6 +12,7 @@ mod reset;
 mod sql;
 mod status;
 mod token;
+mod uninstall;
 
 use crate::args::{Args, Command};
 use std::process::ExitCode;
@@ -23,12 +25,14 @@ pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Dev(dev) => dev::run(args, dev).await,
         Command::Gateway(gateway) => gateway::run(args, gateway).await,
         Command::Status => status::run(args).await,
-        Command::Capture => capture::run(args).await,
+        Command::Capture(capture) => capture::run(args, capture).await,
+        Command::Check(check) => check::run(args, check).await,
         Command::Poison(poison) => poison::run(args, poison).await,
         Command::Reset(reset) => reset::run(args, reset).await,
         Command::Token(token) => token::run(args, token),
         Command::Sql(sql) => sql::run(args, sql).await,
         Command::Gen(gen_args) => generate::run(args, &gen_args.target).await,
+        Command::Uninstall(uninstall) => uninstall::run(args, uninstall).await,
     }
 }
 

@@ -6,6 +6,7 @@ use anyhow::bail;
 use serde_json::json;
 use std::process::ExitCode;
 use tidegate_capture::poison::{self, PoisonRecord, RetryRequest};
+use tidegate_gateway::readiness::poison_advice;
 
 /// Records shown by `list`.
 const LIST_MAX: i64 = 100;
@@ -54,6 +55,7 @@ fn to_json(record: &PoisonRecord) -> serde_json::Value {
         "attempts": record.attempts,
         "first_at": record.first_at,
         "last_at": record.last_at,
+        "advice": advice(record),
     })
 }
 
@@ -79,18 +81,27 @@ fn list(records: &[PoisonRecord]) -> String {
     output::table(&header, &rows)
 }
 
-fn show(record: &PoisonRecord) -> String {
-    let act = match (record.status.as_str(), record.retryable) {
+/// What to do about it.
+fn advice(record: &PoisonRecord) -> String {
+    match (record.status.as_str(), poison_advice(&record.failure_class)) {
         ("resolved", _) => "Nothing: it no longer blocks.".to_owned(),
         ("retrying", _) => "Wait: the worker is trying it once more.".to_owned(),
-        (_, true) => format!(
+        (_, Some(advice)) => {
+            advice.replace("`tidegate poison retry`", &format!("`tidegate poison retry {}`", record.id))
+        }
+        // Of a newer worker.
+        (_, None) if record.retryable => format!(
             "Repair the cause, then run `tidegate poison retry {}`; if it cannot be repaired, `tidegate reset --reason …`.",
             record.id
         ),
-        (_, false) => {
+        (_, None) => {
             "A retry cannot clear it: start the stream anew with `tidegate reset --reason …`.".to_owned()
         }
-    };
+    }
+}
+
+fn show(record: &PoisonRecord) -> String {
+    let act = advice(record);
     format!(
         "record {} ({})\n  {}\n  source transaction committed at {}, {} attempts, first {}, last {}\n  what to do: {act}\n",
         record.id,
