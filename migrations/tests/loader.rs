@@ -1,11 +1,13 @@
 //! L: the gated loader against servers.
 
+use crate::application;
+use crate::stream::failure;
 use sqlx::Connection;
 use sqlx::postgres::{PgConnection, PgPool};
 use std::time::Duration;
 use tidegate_embedded::pg_test;
 use tidegate_embedded::testing::TestDatabase;
-use tidegate_migrations::definition::{Definitions, Status, apply};
+use tidegate_migrations::definition::{ApplyError, ApplyOptions, Definitions, Status, apply, apply_with};
 use tidegate_migrations::testing::{LoadedDatabase, pool};
 use tidegate_migrations::{
     LoadError, LoadOptions, Loaded, Reason, Schema, connect_and_load, force_replay, load_schema,
@@ -60,6 +62,50 @@ pg_test!(
         force_replay(&db.pool).await.expect("force");
         assert_eq!(connect_and_load(&db.pool).await.expect("load"), replayed(Reason::Cleared));
         assert_eq!(connect_and_load(&db.pool).await.expect("load"), SKIPPED);
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn l7_drift_is_repaired_by_no_connect_but_by_a_forced_replay(db: LoadedDatabase) {
+        run(&db.pool, TABLES).await;
+        apply(&db.pool, &definitions()).await.expect("apply");
+        run(&db.pool, "create or replace function tidegate.refuse_truncate() returns trigger language plpgsql as $$ begin return null; end $$;
+            drop function tidegate.function_hash(oid) cascade; drop function tidegate.fence_1() cascade; drop index tidegate.write_fence_pending").await;
+        let present = "select count(*) from (values (to_regprocedure('tidegate.function_hash(oid)')::oid), (to_regprocedure('tidegate.fence_1()')::oid),
+            (to_regclass('tidegate.write_fence_pending')::oid)) v (o) where o is not null";
+        for _ in 0..2 {
+            assert_eq!(connect_and_load(&db.pool).await.expect("load"), SKIPPED);
+            assert_eq!(count(&db.pool, present).await, 0, "the stamp is trusted");
+        }
+        force_replay(&db.pool).await.expect("force");
+        assert_eq!(connect_and_load(&db.pool).await.expect("load"), replayed(Reason::Cleared));
+        assert_eq!(count(&db.pool, present).await, 3);
+        assert_eq!(count(&db.pool, "select count(*) from tidegate.trigger_problems()").await, 0);
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn l4_every_doubt_replays(db: LoadedDatabase) {
+        for (doubt, reason) in [
+            ("delete from tidegate.schema_stamp", Reason::NoStamp),
+            ("drop table tidegate.schema_stamp", Reason::NoStamp),
+            ("update tidegate.schema_stamp set content_hash = null", Reason::Cleared),
+            ("update tidegate.schema_stamp set replaying = generation", Reason::Cleared),
+            ("update tidegate.schema_stamp set loader = 'partial'", Reason::OtherLoader),
+            ("update tidegate.schema_stamp set loader = ''", Reason::OtherLoader),
+            ("update tidegate.schema_stamp set generation = generation - 1", Reason::OtherGeneration),
+            ("update tidegate.schema_stamp set content_hash = sha256('other')", Reason::OtherContent),
+            (
+                "update tidegate.schema_stamp set content_hash = set_byte(content_hash, 31, 255 - get_byte(content_hash, 31))",
+                Reason::OtherContent,
+            ),
+        ] {
+            run(&db.pool, doubt).await;
+            assert_eq!(connect_and_load(&db.pool).await.expect("load"), replayed(reason), "{doubt}");
+            assert_eq!(connect_and_load(&db.pool).await.expect("load"), SKIPPED, "{doubt}");
+        }
     }
 );
 
@@ -156,5 +202,50 @@ pg_test!(
         // L1, L4: the replay cut short left no stamp that vouches for anything.
         holder.close().await.expect("close");
         assert_eq!(connect_and_load(&db.pool).await.expect("load"), replayed(Reason::Cleared));
+    }
+);
+
+/// The gate of registrations is that an equal definition is found unchanged before anything is locked.
+const WITHOUT_GATE: &str = "do $$ declare f text; begin
+    foreach f in array array['tidegate.table_status(text, jsonb)', 'tidegate.grant_status(jsonb)'] loop
+        if pg_get_functiondef(f::regprocedure) not like '%return ''unchanged''%' then raise exception 'no gate in %', f; end if;
+        execute replace(pg_get_functiondef(f::regprocedure), 'return ''unchanged''', 'perform 1');
+    end loop; end $$";
+
+pg_test!(
+    NoSlots,
+    async fn l5_the_same_apply_runs_into_the_lock_timeout_when_the_gate_is_off(db: LoadedDatabase) {
+        run(&db.pool, TABLES).await;
+        apply(&db.pool, &definitions()).await.expect("apply");
+        run(&db.pool, WITHOUT_GATE).await;
+        let holder = hold_everything(&db).await;
+        let once = ApplyOptions { lock_timeout: Duration::from_millis(200), attempts: 1 };
+        let error = apply_with(&db.pool, &definitions(), once).await.expect_err("must wait");
+        assert!(matches!(error, ApplyError::LockTimeout { attempts: 1 }), "{error}");
+        // The SQL door.
+        for call in [
+            r#"select tidegate.register_table('public.list', '{"scopes": [{"name": "list:{id}"}]}')"#,
+            r#"select tidegate.register_grant('{"scope": "team:{team_id}", "from": "public.member", "where": "user_id = {subject.id}"}')"#,
+        ] {
+            let error = application::run(&db.pool, &format!("set lock_timeout = '200ms'; {call}")).await;
+            failure(&error.expect_err("must wait"), "55P03");
+        }
+        holder.close().await.expect("close");
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn l5_a_changed_definition_waits_and_so_shows_that_the_locks_are_held(db: LoadedDatabase) {
+        run(&db.pool, TABLES).await;
+        apply(&db.pool, &definitions()).await.expect("apply");
+        let holder = hold_everything(&db).await;
+        let mut changed = definitions();
+        changed.tables[0].scopes[0].name = "lists:{id}".to_owned();
+        let once = ApplyOptions { lock_timeout: Duration::from_millis(200), attempts: 1 };
+        let error = apply_with(&db.pool, &changed, once).await.expect_err("must wait");
+        assert!(matches!(error, ApplyError::LockTimeout { attempts: 1 }), "{error}");
+        assert!(apply_with(&db.pool, &definitions(), once).await.expect("apply").is_unchanged());
+        holder.close().await.expect("close");
     }
 );
