@@ -3,3 +3,4 @@
 mod arrows;
 mod commands;
 mod live;
+mod starting;
