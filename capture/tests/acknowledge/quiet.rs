@@ -12,10 +12,11 @@ use tidegate_capture::{Config, Limits};
 use tidegate_embedded::pg_test;
 
 /// Most WAL that the slot may retain after an hour without a write: a few checkpoints' full-page images.
-const IDLE_RETAINED_BYTES_MAX: i64 = 1 << 20;
-/// Most that it may retain while others write, in units of `idle_ack_bytes`: one until the next idle acknowledgement, and what is
-/// written between two records of running transactions, without which PostgreSQL does not let go of WAL (15 s, or a checkpoint).
-const BUSY_RETAINED_ACKS_MAX: i64 = 4;
+const IDLE_RETAINED_BYTES_MAX: i64 = 2 << 20;
+/// Most that it may retain while others write a mebibyte per second, in units of `idle_ack_bytes`. PostgreSQL lets go of WAL only up to
+/// a record of running transactions (every 15 s, or by a checkpoint: about one unit apart here) that was itself acknowledged, and
+/// remembers one such record at a time: two units for the acknowledgement, three for the records, one for good measure.
+const BUSY_RETAINED_ACKS_MAX: i64 = 6;
 
 /// WAL that the slot keeps from being removed.
 async fn retained(world: &World) -> i64 {

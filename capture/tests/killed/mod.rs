@@ -50,6 +50,11 @@ macro_rules! points {
     };
 }
 
+/// Names of the points that a worker passes while it streams, its own trouble left out.
+pub fn stream_points() -> impl Iterator<Item = &'static str> {
+    at_each_point::points(false).filter(|point| !matches!(point.way, Way::Poison)).map(|point| point.name)
+}
+
 mod at_each_point {
     use super::*;
 

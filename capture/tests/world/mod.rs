@@ -24,6 +24,9 @@ use tokio::task::JoinHandle;
 /// Longest wait for a named signal; reached only by a broken test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Between two looks at what only the database can tell.
+const POLL: Duration = Duration::from_millis(10);
+
 pub const ITEMS: &str = "
     create table public.items (id text primary key, list_id text, n int, body text);
     select tidegate.register_table('public.items', '{\"scopes\": [{\"name\": \"list:{list_id}\"}]}');
@@ -88,6 +91,30 @@ impl Running {
     pub fn is_running(&self) -> bool {
         !self.task.is_finished()
     }
+}
+
+impl Running {
+    /// Whether it gets as far as this marker. If not, it has ended, and [`ended`](Self::ended) says how.
+    pub async fn lives_until(&mut self, world: &World, marker: &str) -> bool {
+        let reached = reached(marker);
+        within("the marker, or its end", async {
+            loop {
+                if self.task.is_finished() {
+                    return false;
+                }
+                if world.holds(&reached).await {
+                    return true;
+                }
+                tokio::time::sleep(POLL).await;
+            }
+        })
+        .await
+    }
+}
+
+/// Whether everything up to a marker is processed.
+fn reached(marker: &str) -> String {
+    format!("select processed_end_lsn >= '{marker}'::pg_lsn from tidegate.progress")
 }
 
 impl Drop for Running {
@@ -204,6 +231,24 @@ impl World {
             .unwrap_or_else(|e| panic!("{sql}: {e}"));
     }
 
+    /// SQLSTATE with which the server refuses these statements. They are rolled back.
+    pub async fn refused(&self, sql: &str) -> String {
+        let mut connection = self.pool().acquire().await.expect("a connection").detach();
+        let error =
+            sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.expect_err(sql);
+        error.as_database_error().and_then(|error| error.code()).expect("a code").into_owned()
+    }
+
+    /// Runs statements of which neither events nor fences of this table tell: both are switched off around them.
+    pub async fn without_events(&self, table: &str, sql: &str) {
+        let triggers = format!("do $f$ declare t name; begin for t in select tgname from pg_trigger where tgrelid = '{table}'::regclass and tgname ~ 'tidegate'
+            loop execute format('alter table {table} enable always trigger %I', t); end loop; end $f$");
+        self.sql(&format!("alter publication tidegate drop table {table}")).await;
+        self.sql(&format!("begin; alter table {table} disable trigger user; {sql}; {triggers}; commit"))
+            .await;
+        self.sql(&format!("alter publication tidegate add table {table}")).await;
+    }
+
     pub async fn scalar<T>(&self, sql: &str) -> T
     where
         T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send + Unpin,
@@ -231,7 +276,7 @@ impl World {
     pub async fn until(&self, what: &str, sql: &str) {
         within(what, async {
             while !self.holds(sql).await {
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                tokio::time::sleep(POLL).await;
             }
         })
         .await;
@@ -307,11 +352,30 @@ impl World {
 
     /// Everything committed before this call is durable afterwards.
     pub async fn settle(&self) {
-        let nonce = self
-            .text("select pg_logical_emit_message(true, 'tidegate.marker', '1:' || gen_random_uuid())::text")
-            .await;
-        let sql = format!("select processed_end_lsn >= '{nonce}'::pg_lsn from tidegate.progress");
-        self.until("everything to be processed", &sql).await;
+        let marker = self.emit_marker().await;
+        self.until("everything to be processed", &reached(&marker)).await;
+    }
+
+    /// A transaction of its own; gives its position.
+    pub async fn emit_marker(&self) -> String {
+        self.text("select pg_logical_emit_message(true, 'tidegate.marker', '1:' || gen_random_uuid())::text")
+            .await
+    }
+
+    /// Everything that materialization keeps, with the transaction that wrote each row.
+    pub async fn everything(&self) -> Vec<String> {
+        let tables = "select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+            where c.relkind = 'r' and (n.nspname = 'tidegate_projection' or (n.nspname = 'tidegate' and c.relname in
+                ('source_transaction', 'effect', 'grant_effect', 'registry_activation', 'write_fence', 'poison'))) order by 1";
+        let tables: Vec<String> = sqlx::query_scalar(tables).fetch_all(self.pool()).await.expect("tables");
+        let mut lines = Vec::new();
+        for table in tables {
+            let sql = format!("select '{table} ' || t.xmin || t::text from {table} t order by 1");
+            let rows: Vec<String> =
+                sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(self.pool()).await.expect("rows");
+            lines.extend(rows);
+        }
+        lines
     }
 
     /// `scope op key` of every effect, in delivery order.

@@ -8,7 +8,55 @@ use tidegate_model::{
     encode_text_value, row_digest,
 };
 
+/// A value of a row image, as a test writes it; null is `None`.
+pub fn shown(value: &WireValue<'_>) -> Option<String> {
+    match value {
+        WireValue::Nil => None,
+        WireValue::Other(bytes) => Some(format!("{bytes:02x?}")),
+        value => value.text().map(|text| text.into_owned()),
+    }
+}
+
 impl World {
+    /// The registered relation of this name.
+    async fn relation(&self, name: &str) -> tidegate_model::Relation {
+        let relations = self.snapshot().await.relations;
+        relations.into_iter().find(|relation| relation.name == name).expect("a registered table")
+    }
+
+    /// Values of every projected row of a table, in the order of their keys.
+    pub async fn projected_rows(&self, name: &str) -> Vec<Vec<Option<String>>> {
+        let relation = self.relation(name).await;
+        let state: i32 = self.scalar("select state_id from tidegate.stream_generation g join tidegate.progress p on p.generation = g.id").await;
+        let mut rows: BTreeMap<RowKey, Vec<Option<String>>> = BTreeMap::new();
+        for (key, (_, image, ..)) in self.projected(state, &relation).await {
+            rows.insert(key, relation.values(&image).iter().map(shown).collect());
+        }
+        rows.into_values().collect()
+    }
+
+    /// Values of every upserted row of a table among the effects, in delivery order.
+    pub async fn effect_rows(&self, name: &str) -> Vec<Vec<Option<String>>> {
+        let relation = self.relation(name).await;
+        let sql = "select row from tidegate.effect where op = 1 and table_id = $1
+                   order by commit_lsn, event_ordinal, effect_ordinal, scope_id";
+        let table = relation.table_id.expect("a synced table").0;
+        let images: Vec<Vec<u8>> =
+            sqlx::query_scalar(sql).bind(table).fetch_all(self.pool()).await.expect("effects");
+        images.iter().map(|image| relation.values(image).iter().map(shown).collect()).collect()
+    }
+
+    /// Name and number of rows of every scope that has any.
+    pub async fn scope_counts(&self) -> BTreeMap<String, i64> {
+        let state: i32 = self.scalar("select state_id from tidegate.stream_generation g join tidegate.progress p on p.generation = g.id").await;
+        let scopes = self.scopes(state).await;
+        scopes
+            .into_iter()
+            .map(|(name, (_, count, _))| (name, count))
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+
     pub async fn snapshot(&self) -> Snapshot {
         let sql = "select snapshot::text from tidegate.registry_generation g
                    where id = (select registry_generation from tidegate.progress)";

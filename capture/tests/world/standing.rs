@@ -4,6 +4,7 @@ use super::World;
 use sqlx::postgres::{PgConnection, PgPool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tidegate_model::Lsn;
 use tokio::task::JoinHandle;
 
@@ -131,6 +132,8 @@ impl Watch {
                 if seen.last() != Some(&positions) {
                     seen.push(positions);
                 }
+                // Others want the processor, too.
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
             seen
         });
