@@ -2,8 +2,8 @@
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use sqlx::FromRow;
 use sqlx::postgres::PgConnection;
+use sqlx::{Connection, FromRow};
 
 /// Everything of ours in one database.
 #[derive(Clone, Debug, FromRow, Serialize)]
@@ -112,12 +112,22 @@ pub async fn look(connection: &mut PgConnection) -> anyhow::Result<Plan> {
         .await
         .context("look for what is installed")?;
     if plan.tables && plan.acts_as_owner {
-        plan.lost = sqlx::query_as(include_str!("lost.sql"))
-            .fetch_optional(connection)
-            .await
-            .context("count what would be lost")?;
+        plan.lost = count(connection).await.context("count what would be lost")?;
     }
     Ok(plan)
+}
+
+/// A schema of another version may have other columns: then nothing is counted. Within a transaction, that must not end it.
+async fn count(connection: &mut PgConnection) -> Result<Option<Lost>, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    match sqlx::query_as(include_str!("lost.sql")).fetch_optional(&mut *transaction).await {
+        Ok(lost) => transaction.commit().await.map(|()| lost),
+        // SQLSTATE undefined_column, undefined_table.
+        Err(sqlx::Error::Database(error)) if matches!(error.code().as_deref(), Some("42703" | "42P01")) => {
+            transaction.rollback().await.map(|()| None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 impl Plan {

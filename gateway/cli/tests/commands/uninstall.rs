@@ -319,6 +319,8 @@ pg_test!(
         );
         let run = tidegate(&db.url(), &["migrate", "--force"]).await;
         assert_eq!(run.code, Some(0), "{}", run.all());
+        // One of another version knows itself what it installed; what it holds may not be countable.
+        sql(&pool, "alter table tidegate.write_fence rename column covered_by to covered").await;
         let run = tidegate(&db.url(), &["uninstall", "--yes"]).await;
         assert_eq!(run.code, Some(0), "{}", run.all());
         assert!(run.out.contains("no replication slot was left"), "{}", run.out);
