@@ -80,7 +80,8 @@ $f$;
 -- The fence of one relation. Its order state is a chain: the OLD ctid of each operation must be the ctid that the fence before
 -- left behind, within one transaction (xid and start time, so that a restored row never counts) and one filenode.
 create or replace function tidegate.create_fence_function(relation tidegate.relation, key_type text) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $body$
+language plpgsql set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off set standard_conforming_strings = on as $body$
 declare
     qualified text := format('%I.%I', relation.schema_name, relation.table_name);
     head text := format('1:%s:%s:%s:%s:%s:', case relation.kind when 'synced' then 's' else 'd' end, relation.relation_id,
@@ -195,13 +196,15 @@ language sql immutable set search_path = pg_catalog, pg_temp as $f$
 $f$;
 
 create or replace function tidegate.trigger_condition(trigger_oid oid) returns text
-language sql stable set search_path = pg_catalog, pg_temp as $f$
+language sql stable set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off set standard_conforming_strings = on as $f$
     select substring(pg_get_triggerdef(trigger_oid) from ' WHEN \((.*)\) EXECUTE ')
 $f$;
 
 -- F11: every way in which the triggers of registered relations differ from what was installed. No row: proved. Read-only.
 create or replace function tidegate.trigger_problems() returns table (relation text, problem text)
-language sql stable set search_path = pg_catalog, pg_temp as $f$
+language sql stable set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off set standard_conforming_strings = on as $f$
     with wanted as (
         select r.relation_id, r.relation_oid, format('%I.%I', r.schema_name, r.table_name) as shown, w.*,
             o.function_hash, o.condition, to_regprocedure(format('tidegate.%I()', w.function_name))::oid as function_oid
@@ -235,7 +238,8 @@ $f$;
 -- Creates or brings up to date everything that fences one relation. A trigger that is already as wanted is not touched: so
 -- a replay (L2) replaces functions without a lock on the application's table. Caller holds lock_registration().
 create or replace function tidegate.install_fences(relation_id integer) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $f$
+language plpgsql set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off set standard_conforming_strings = on as $f$
 declare
     r tidegate.relation;
     key record;

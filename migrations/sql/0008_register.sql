@@ -86,6 +86,13 @@ begin
     if found then
         perform tidegate.refuse(format('registered table %s has drifted: %s', drift.relation, drift.problem), 'Undo that change first.', 'TG002');
     end if;
+    -- H6: nothing is registered for a publication that would not deliver it. A table too many harms nothing that is registered.
+    select p.relation, p.problem into drift from tidegate.publication_problems() p
+    where p.problem <> 'the publication holds a table that is not registered' limit 1;
+    if found then
+        perform tidegate.refuse(coalesce(drift.relation || ': ', '') || drift.problem,
+            'Put the publication back as it was: every registered table, all four operations, nothing filtered.', 'TG002');
+    end if;
     insert into tidegate.registry_generation (id, snapshot) select generation, jsonb_build_object('generation', generation,
         'relations', coalesce((select jsonb_agg(r.resolved order by r.relation_id) from tidegate.relation r where r.state = 'active'), '[]'),
         'grants', coalesce((select jsonb_agg((g.resolved - array['oid', 'needs']) || jsonb_build_object('grant_id', g.grant_id) order by g.grant_id) from tidegate.grant_rule g where g.state = 'active'), '[]'));
@@ -143,6 +150,10 @@ begin
     update tidegate.relation r set table_id = new_table_id, kind = store_relation.kind, definition = store_relation.definition,
         resolved = store_relation.resolved, filenode = pg_relation_filenode(relation) where r.relation_id = id;
     perform tidegate.install_fences(id);
+    if not exists (select from pg_publication where pubname = 'tidegate') then
+        perform tidegate.refuse('the publication tidegate is missing',
+            'Create it again with every registered table: create publication tidegate for table ...', 'TG002');
+    end if;
     if not exists (select from pg_publication_rel p join pg_publication b on b.oid = p.prpubid where b.pubname = 'tidegate' and p.prrelid = relation) then
         execute format('alter publication tidegate add table only %s', qualified);
     end if;
@@ -172,7 +183,8 @@ end $f$;
 
 -- What registering this definition would do. Read-only: unchanged, new or changed; refuses what registration would refuse.
 create or replace function tidegate.table_status(name text, definition jsonb) returns text
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $f$
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off set standard_conforming_strings = on as $f$
 declare
     what text := format('table "%s"', name);
     old tidegate.relation := tidegate.registered(name, what);
@@ -205,7 +217,8 @@ end $f$;
 -- Registers a table, or changes its registration where that needs no row read again. An unchanged definition returns
 -- 'unchanged' after reading, without a lock or a write (L5); else 'new' or 'changed'.
 create or replace function tidegate.register_table(name text, definition jsonb) returns text
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $f$
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off set standard_conforming_strings = on as $f$
 declare
     what text := format('table "%s"', name);
     status text := tidegate.table_status(name, definition);
@@ -230,7 +243,8 @@ begin
 end $f$;
 
 create or replace function tidegate.grant_status(definition jsonb) returns text
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $f$
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off set standard_conforming_strings = on as $f$
 declare
     normal jsonb := tidegate.normal_grant(definition, 'grant');
     what text := format('grant "%s"', normal ->> 'scope');
@@ -258,7 +272,8 @@ end $f$;
 
 -- Registers a grant, and the table that it reads as a capture dependency where it is not registered yet.
 create or replace function tidegate.register_grant(definition jsonb) returns text
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $f$
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off set standard_conforming_strings = on as $f$
 declare
     normal jsonb := tidegate.normal_grant(definition, 'grant');
     what text := format('grant "%s"', normal ->> 'scope');
@@ -297,7 +312,8 @@ end $f$;
 -- entries would lift (a grant on a column that the same file adds) is not foreseen: apply registers tables first.
 create or replace function tidegate.definition_plan(definitions jsonb)
 returns table (kind text, name text, status text, reason text, hint text)
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $f$
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off set standard_conforming_strings = on as $f$
 declare entry jsonb;
 begin
     perform tidegate.refuse_unknown_keys(definitions, array['tables', 'grants'], 'the definitions');

@@ -44,6 +44,8 @@ begin
 end $f$;
 create or replace trigger push_functions after insert or update of relation_oid, key_column, kind on tidegate.relation
     for each row when (new.kind = 'synced' and new.state <> 'removed') execute function tidegate.relation_push_functions();
+-- Also where a tool registers that keeps triggers from firing.
+alter table tidegate.relation enable always trigger push_functions;
 select tidegate.create_push_functions(r) from tidegate.relation r where r.kind = 'synced' and r.state <> 'removed';
 
 -- The newest version of a row by its fences, dead rows included; null: none yet.

@@ -30,7 +30,8 @@ $f$;
 -- G5, K1, K2: every way in which a registered relation differs from what was registered. No row: no drift. Read-only. Columns
 -- that are not captured may come and go. With an argument, of that relation alone.
 create or replace function tidegate.relation_problems(only_relation integer default null) returns table (relation text, problem text)
-language plpgsql stable set search_path = pg_catalog, pg_temp as $f$
+language plpgsql stable set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off set standard_conforming_strings = on as $f$
 declare
     r record;
     c record;
@@ -102,7 +103,8 @@ end $f$;
 
 -- H6: the publication holds exactly the registered relations, by identity, with all four operations and nothing filtered.
 create or replace function tidegate.publication_problems() returns table (relation text, problem text)
-language sql stable set search_path = pg_catalog, pg_temp as $f$
+language sql stable set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off set standard_conforming_strings = on as $f$
     with p as (select * from pg_publication where pubname = 'tidegate'),
     member as (
         select m.* from pg_publication_rel m join p on p.oid = m.prpubid
@@ -124,7 +126,8 @@ $f$;
 -- Removes triggers, functions, publication and schemas; writes of the application go on without them. Gives the slots that are
 -- left, which the caller must drop: dropping a slot is not transactional.
 create or replace function tidegate.uninstall() returns setof name
-language plpgsql set search_path = pg_catalog, pg_temp set client_min_messages = warning as $f$
+language plpgsql set search_path = pg_catalog, pg_temp
+set quote_all_identifiers = off set standard_conforming_strings = on set client_min_messages = warning as $f$
 declare
     s name;
     t record;

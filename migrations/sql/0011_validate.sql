@@ -13,7 +13,9 @@ begin
     select r.*, n.nspname, format('%I.%I', n.nspname, r.relname) as shown into strict c
     from pg_class r join pg_namespace n on n.oid = r.relnamespace where r.oid = relation;
     what := c.shown;
-    if c.nspname in ('tidegate', 'tidegate_projection', 'pg_catalog', 'information_schema') or c.nspname like 'pg\_%' then
+    if c.relpersistence = 't' then
+        perform tidegate.refuse(format('%s is a temporary table: its changes are not in the WAL', what), 'Create it without TEMPORARY.');
+    elsif c.nspname in ('tidegate', 'tidegate_projection', 'pg_catalog', 'information_schema') or c.nspname like 'pg\_%' then
         perform tidegate.refuse(format('%s is a system table', what), 'Register tables of your application.');
     end if;
     if c.relkind = 'p' then
@@ -26,8 +28,6 @@ begin
         perform tidegate.refuse(format('%s is a view', what), 'Register the tables that it reads.');
     elsif c.relkind <> 'r' then
         perform tidegate.refuse(format('%s is not a table', what), 'Register an ordinary table.');
-    elsif c.relpersistence = 't' then
-        perform tidegate.refuse(format('%s is a temporary table: its changes are not in the WAL', what), 'Create it without TEMPORARY.');
     elsif c.relpersistence = 'u' then
         perform tidegate.refuse(format('%s is unlogged: its changes are not in the WAL', what), format('Run: alter table %s set logged', what));
     elsif exists (select from pg_inherits h where h.inhparent = relation) then

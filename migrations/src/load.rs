@@ -175,7 +175,7 @@ async fn prepare(connection: &mut PgConnection, options: LoadOptions) -> Result<
         "set search_path = pg_catalog, pg_temp; set client_min_messages = warning; set statement_timeout = 0;
          set idle_in_transaction_session_timeout = 0; set default_transaction_isolation = 'read committed';
          set synchronous_commit = on; set check_function_bodies = on; set row_security = on;
-         set standard_conforming_strings = on",
+         set standard_conforming_strings = on; set quote_all_identifiers = off",
     )
     .execute(&mut *connection)
     .await

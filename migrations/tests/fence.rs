@@ -223,22 +223,6 @@ pg_test!(
 
 pg_test!(
     Slots,
-    async fn k3_truncate_is_refused_up_front(t: Tables) {
-        for sql in [
-            "truncate item",
-            "truncate list cascade",
-            "begin; insert into item values (1); truncate item",
-            "set session_replication_role = replica; truncate item",
-        ] {
-            let (message, hint) = t.0.fails("0A000", sql).await;
-            assert!(message.starts_with("TRUNCATE of public."), "{message}");
-            assert_eq!(hint, "Use DELETE.");
-        }
-    }
-);
-
-pg_test!(
-    Slots,
     async fn f9_the_refusal_names_operation_and_table_and_says_what_to_do(t: Tables) {
         for (events, body, sql, operation) in [
             (

@@ -18,6 +18,7 @@ mod said;
 mod scenario;
 mod scenarios;
 mod schemas;
+mod settings;
 mod stream;
 mod versions;
 mod wal;
