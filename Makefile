@@ -6,7 +6,7 @@ NPM   ?= npm
 RUST_TESTS := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo "nextest run" || echo "test")
 BIN := target/debug/tidegate
 
-.PHONY: demo test test-rust test-sdk test-e2e test-load build lint
+.PHONY: demo test test-rust test-sdk test-e2e test-load faults build lint
 
 demo: build
 	$(BIN) dev
@@ -34,6 +34,10 @@ test-e2e: build client-sdk-ts/node_modules gateway/cli/demo/node_modules
 # Every client against the tables, through kills; scaled down unless TIDEGATE_SCALE=full.
 test-load: build
 	loadtest/suite $(dir $(BIN))
+
+# Whether the tests are any good: deliberate faults, one after the other, each of which some test must catch. Needs Python 3.11.
+faults:
+	faults/run
 
 lint:
 	$(CARGO) fmt --all --check
