@@ -4,8 +4,9 @@ use crate::args::{Args, Check, ManagedService};
 use crate::{connect, output, target};
 use anyhow::Context;
 use sqlx::Connection;
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use std::process::ExitCode;
+use std::time::Duration;
 use tidegate_gateway::readiness::{self, ReadinessConfig, Report};
 use tidegate_migrations::check::{
     Examination, Finding, Level, MANAGED, Managed, Repair, RepairKind, Service, examine,
@@ -58,12 +59,16 @@ async fn stream(options: &PgConnectOptions, examination: &Examination) -> Vec<Fi
         return Vec::new();
     }
     let drifted = examination.of("relations").any(|finding| finding.level != Level::Ok);
-    let config = ReadinessConfig::new(target::database_name(options));
-    let report = readiness::look(&connect::pool_of(options.clone(), 2), &config).await;
+    let config =
+        ReadinessConfig { timeout: PATIENCE, ..ReadinessConfig::new(target::database_name(options)) };
+    let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(PATIENCE);
+    let report = readiness::look(&pool.connect_lazy_with(options.clone()), &config).await;
     of_report(&report, drifted)
 }
 
 const STREAM: &str = "stream";
+/// A probe must answer soon; who examines a busy server can wait, and was already let in.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn of_report(report: &Report, drifted: bool) -> Vec<Finding> {
     let finding = |level, found: &str, subject: Option<&str>, advice: Option<&str>| Finding {

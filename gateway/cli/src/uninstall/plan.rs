@@ -172,7 +172,7 @@ impl Plan {
             let from =
                 first.from.as_deref().map(|from| format!(", connected from {from}")).unwrap_or_default();
             return Some(format!(
-                "a worker is running (server processes {}{from}): stop `tidegate capture`, or whatever restarts it, and run this again; if its machine is gone, end its sessions: select pg_terminate_backend(pid) from unnest(array[{}]) pid",
+                "a worker is running (server processes {}{from}): stop `tidegate capture` or `tidegate dev`, or whatever restarts it, and run this again; if its machine is gone, end its sessions: select pg_terminate_backend(pid) from unnest(array[{}]) pid",
                 pids.join(", "),
                 pids.join(", ")
             ));
@@ -214,7 +214,7 @@ impl Plan {
         if let Some(lost) = &self.lost {
             let about = if lost.effects_estimated { "about " } else { "" };
             text += &format!(
-                "With it go {about}{} effects, what {} clients have written and not heard of ({} mutations), and every cursor: clients rebuild, should it be installed again.\n",
+                "With it go {about}{} effects, the outcomes of what {} clients have written ({} writes among them not visible yet), and every cursor: clients rebuild, should it be installed again.\n",
                 lost.effects, lost.clients, lost.unmaterialized
             );
         }
