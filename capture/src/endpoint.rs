@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_with_separators_reaches_the_replication_client_whole() {
+    fn h2_a_password_with_separators_reaches_the_replication_client_whole() {
         let endpoint =
             Endpoint::parse("postgres://me:p%40ss%3Aw%2Fd%25@db.example:6543/shop?sslmode=disable").ok();
         let config = endpoint.and_then(|endpoint| endpoint.replication("s").ok());

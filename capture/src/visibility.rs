@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transaction_is_seen_once_it_has_left_the_running_ones() {
+    fn f8_a_transaction_is_seen_once_it_has_left_the_running_ones() {
         let snapshot = Snapshot::parse("100:110:100,105").expect("a snapshot");
         for (xid, seen) in
             [(99, true), (100, false), (101, true), (105, false), (109, true), (110, false), (111, false)]

@@ -9,7 +9,7 @@ use tracing::instrument::WithSubscriber;
 
 pg_test!(
     Slots,
-    async fn rows_written_with_sql_become_effects(world: World) {
+    async fn r6_rows_written_with_sql_become_effects(world: World) {
         world.sql(ITEMS).await;
         let worker = world.start();
         world.until_streaming().await;

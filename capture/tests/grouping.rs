@@ -108,7 +108,10 @@ pg_test!(
             .await;
         let reached = format!("select processed_end_lsn >= '{end}'::pg_lsn from tidegate.progress");
 
+        let lock = world.lock_projection(1).await;
         let worker = world.start();
+        world.until_gathered(&end).await;
+        lock.rollback().await.expect("rollback");
         world.until("the grouped run", &reached).await;
         let commits: i64 =
             world.scalar("select count(distinct xmin::text) from tidegate.source_transaction").await;
@@ -138,6 +141,31 @@ pg_test!(
         }
         assert_eq!(grouped.len(), ungrouped.len());
         world.assert_consistent().await;
+        worker.stop().await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn r2_a_commit_is_on_disk_whatever_the_database_would_choose(world: World) {
+        world.sql(ITEMS).await;
+        let database = world.db.database.name().to_owned();
+        world.sql(&format!("alter database \"{database}\" set synchronous_commit = off")).await;
+        let worker = world.start_with(world.eager());
+        world.until_streaming().await;
+        world.keep_history().await;
+        world.sql("insert into items values ('a', 'L1')").await;
+        world.settle().await;
+        world.write_noise().await;
+        world
+            .until(
+                "an idle boundary and an acknowledgement",
+                "select count(*) > 3 from public.progress_history where xid is not null",
+            )
+            .await;
+        let chosen =
+            "select string_agg(distinct synchronous, ' ') from public.progress_history where xid is not null";
+        assert_eq!(world.text(chosen).await, "on", "of everything that writes progress");
         worker.stop().await;
     }
 );

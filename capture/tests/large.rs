@@ -5,7 +5,7 @@ use tidegate_embedded::pg_test;
 
 pg_test!(
     Slots,
-    async fn r9_a_transaction_larger_than_memory_is_spooled_and_stays_whole(world: World) {
+    async fn r9_tx07_a_transaction_larger_than_memory_is_spooled_and_stays_whole(world: World) {
         world.sql(ITEMS).await;
         let mut config = world.config();
         config.limits.transaction_memory_bytes_max = 64 << 10;

@@ -15,7 +15,7 @@ pub async fn retry(world: &World) -> RetryRequest {
 
 pg_test!(
     Slots,
-    async fn q2_poison_blocks_everything_after_it_and_a_retry_clears_it(world: World) {
+    async fn a7_q2_q3_op10_poison_blocks_everything_after_it_and_a_retry_clears_it(world: World) {
         world.sql(ITEMS).await;
         let worker = world.start();
         world.until_streaming().await;
@@ -104,7 +104,7 @@ pg_test!(
 
 pg_test!(
     Slots,
-    async fn q2_poison_outlives_the_worker(world: World) {
+    async fn q2_op10_poison_outlives_twenty_workers(world: World) {
         world.sql(ITEMS).await;
         let worker = world.start();
         world.until_streaming().await;
@@ -115,10 +115,16 @@ pg_test!(
                 "select exists (select from tidegate.poison where failure_class = 'fence_malformed')",
             )
             .await;
-        worker.kill().await;
-        let worker = world.start();
         world.sql("insert into items values ('a', 'L1')").await;
-        world.until("blocked again", "select h.state = 'blocked' and epoch > 1 from tidegate.worker_heartbeat h join tidegate.worker using (epoch)").await;
+        let before = world.standing().await;
+        let mut worker = worker;
+        for _ in 0..20 {
+            worker.kill().await;
+            worker = world.start();
+            let started = world.text("select epoch::text from tidegate.worker").await;
+            world.until("blocked again", &format!("select h.state = 'blocked' and epoch > {started} from tidegate.worker_heartbeat h join tidegate.worker using (epoch)")).await;
+        }
+        assert_eq!(world.standing().await, before);
         let (attempts, effects): (i32, i64) = (
             world.scalar("select attempts from tidegate.poison").await,
             world.scalar("select count(*) from tidegate.effect").await,
@@ -155,6 +161,45 @@ pg_test!(
         world.sql("insert into items values ('b', 'L1')").await;
         world.until("poison", "select exists (select from tidegate.poison where status = 'active' and failure_class = 'column_type_changed' and not retryable)").await;
         assert_eq!(world.effects().await, ["list:L1 upsert a"]);
+        worker.stop().await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn q2_a_record_that_cannot_be_written_blocks_as_well(world: World) {
+        world.sql(ITEMS).await;
+        let worker = world.start_with(world.eager());
+        world.until_streaming().await;
+        world.sql("create function public.full() returns trigger language plpgsql as $f$ begin raise 'x' using errcode = '53100'; end $f$;
+            create trigger full_disk before insert on tidegate.poison for each row execute function public.full()").await;
+        world.sql("select pg_logical_emit_message(true, 'tidegate.fence', 'forged')").await;
+        let blocked =
+            "select state = 'blocked' and reason like '%fence_malformed%' from tidegate.worker_heartbeat";
+        world.until("the state to show", blocked).await;
+        let before = world.standing().await;
+        world.sql("insert into items values ('a', 'L1')").await;
+        world.write_noise().await;
+        world.until_beats().await;
+        assert_eq!(world.standing().await, before, "nothing is processed or acknowledged");
+        // Another worker comes to the same end.
+        worker.kill().await;
+        let worker = world.start_with(world.eager());
+        world
+            .until(
+                "the state to show",
+                &format!("{blocked} join tidegate.worker using (epoch) where epoch > 1"),
+            )
+            .await;
+        world.write_noise().await;
+        world.until_beats().await;
+        let now = world.standing().await;
+        assert_eq!((now.processed, now.effects), (before.processed, 0));
+        assert_eq!(world.scalar::<i64>("select count(*) from tidegate.poison").await, 0);
+        // As soon as it can be written it is, and it blocks by itself.
+        world.sql("drop trigger full_disk on tidegate.poison").await;
+        world.until("the record", "select exists (select from tidegate.poison where status = 'active' and failure_class = 'fence_malformed')").await;
+        assert_eq!(world.standing().await.processed, before.processed);
         worker.stop().await;
     }
 );

@@ -40,6 +40,11 @@ impl<K: Eq + Hash, V: Clone> Generations<K, V> {
     }
 
     fn put(&mut self, key: K, value: V, bytes: usize) {
+        if bytes > self.half_bytes_max {
+            // Neither generation has room for it: it is read again when it is needed.
+            self.remove(&key);
+            return;
+        }
         self.old.remove(&key);
         self.young_bytes += bytes;
         if let Some((_, before)) = self.young.insert(key, (value, bytes)) {
@@ -127,6 +132,19 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_larger_than_there_is_room_is_not_kept_and_neither_is_what_it_replaced() {
+        let mut cache: Generations<u32, u32> = Generations::new(1000);
+        cache.put(1, 1, 10);
+        cache.put(2, 2, 10);
+        cache.put(1, 3, 501);
+        assert_eq!((cache.get(&1), cache.get(&2)), (None, Some(2)));
+        assert_eq!(cache.young_bytes, 10);
+        let mut none: Generations<u32, u32> = Generations::new(0);
+        none.put(1, 1, 10);
+        assert_eq!(none.get(&1), None, "no bytes, no entry");
+    }
 
     #[test]
     fn the_cache_stays_within_its_bytes_and_keeps_what_is_used() {

@@ -332,7 +332,7 @@ fn q1_malformed_values_name_their_column_and_nothing_of_themselves() {
 }
 
 #[test]
-fn messages_outside_of_their_place_block() {
+fn q4_messages_outside_of_their_place_block() {
     let row = item('I', 1, Some("L1"), "a", 1).frame();
     let begin = frames::begin(100, 1);
     assert_eq!(class_of(std::slice::from_ref(&row)).class, FailureClass::MessageUnexpected);

@@ -76,7 +76,7 @@ fn dt01_empty_slots_of_an_old_key_tuple_are_not_sent_rather_than_null() {
 }
 
 #[test]
-fn every_truncation_of_every_message_is_a_typed_error() {
+fn q1_every_truncation_of_every_message_is_a_typed_error() {
     for frame in sample_frames() {
         assert!(decode(&frame).is_ok());
         for end in 0..frame.len() {
@@ -89,7 +89,7 @@ fn every_truncation_of_every_message_is_a_typed_error() {
 }
 
 #[test]
-fn forged_lengths_and_tags_are_named() {
+fn q1_forged_lengths_and_tags_are_named() {
     let mut huge = frames::message(true, "p", b"x");
     let at = huge.len() - 5;
     huge[at..at + 4].copy_from_slice(&u32::MAX.to_be_bytes());

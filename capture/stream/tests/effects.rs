@@ -178,7 +178,7 @@ fn dt08_null_is_no_scope_and_moves_to_and_from_it_are_seen() {
 }
 
 #[test]
-fn a_scope_named_by_two_rules_holds_a_row_once() {
+fn r6_a_scope_named_by_two_rules_holds_a_row_once() {
     let mut source = Source::default();
     let mut store = Store::default();
     let mut untitled = item('I', 1, Some("L1"), "", 1);
@@ -276,7 +276,7 @@ fn v7_grants_change_only_when_the_last_row_that_gives_them_does() {
 }
 
 #[test]
-fn a_projected_state_that_contradicts_itself_blocks() {
+fn q4_a_projected_state_that_contradicts_itself_blocks() {
     let mut source = Source::default();
     let mut store = Store::default();
     apply(&mut store, &source.changes(&[item('I', 1, Some("L1"), "a", 1)])).expect("inserts");

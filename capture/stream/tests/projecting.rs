@@ -114,7 +114,7 @@ fn dt01_nothing_is_invented_for_a_row_that_the_projection_lacks() {
 }
 
 #[test]
-fn an_insert_of_a_row_that_the_projection_has_blocks() {
+fn q4_an_insert_of_a_row_that_the_projection_has_blocks() {
     let mut source = Source::default();
     let mut store = Store::default();
     let insert = [item('I', 1, Some("L1"), "a", 1)];

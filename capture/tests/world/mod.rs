@@ -327,6 +327,16 @@ impl World {
         lock
     }
 
+    /// Behind such a lock, waits until the worker has been sent everything up to a marker, and has taken it in: it will share commits.
+    pub async fn until_gathered(&self, marker: &str) {
+        self.until_locked_out().await;
+        let sent = format!(
+            "select sent_lsn >= '{marker}'::pg_lsn from pg_stat_replication join tidegate.worker on pid = walsender_pid"
+        );
+        self.until("everything to be sent", &sent).await;
+        self.until_beats().await;
+    }
+
     /// Waits until materialization waits for such a lock.
     pub async fn until_locked_out(&self) {
         self.until(
