@@ -5,7 +5,7 @@ use sqlx::postgres::PgPool;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use tidegate_embedded::pg_test;
 use tidegate_embedded::testing::{TestContext, TestServer};
-use tidegate_migrations::testing::{LoadedDatabase, pool};
+use tidegate_migrations::testing::LoadedDatabase;
 
 struct Registered(LoadedDatabase);
 
@@ -112,7 +112,7 @@ pg_test!(
 
 pg_test!(
     NoSlots,
-    async fn h6_every_change_of_the_publication_is_named(t: Registered) {
+    async fn g1_h6_every_change_of_the_publication_is_named(t: Registered) {
         walk(
             &t.0.pool,
             "publication_problems",
@@ -174,7 +174,7 @@ pg_test!(
 
 pg_test!(
     NoSlots,
-    async fn g5_every_drift_of_a_relation_is_named_and_harmless_changes_are_not(t: Registered) {
+    async fn f1_g1_g5_k1_k2_every_drift_of_a_relation_is_named_and_harmless_changes_are_not(t: Registered) {
         walk(&t.0.pool, "relation_problems", &[
         ("alter table item rename to item2", &["public.item: the registered table is now public.item2"], "alter table item2 rename to item"),
         ("create schema archive; alter table item set schema archive", &["public.item: the registered table is now archive.item"], "alter table archive.item set schema public"),
@@ -242,7 +242,7 @@ pg_test!(
 
 pg_test!(
     NoSlots,
-    async fn f1_uninstall_leaves_nothing_and_writes_go_on(t: Registered) {
+    async fn dd05_f1_uninstall_leaves_nothing_and_writes_go_on(t: Registered) {
         let pool = &t.0.pool;
         ok(pool, "insert into item values (1, 'a')").await;
         let slots: Vec<String> = sqlx::query_scalar("select * from tidegate.uninstall()")
@@ -261,46 +261,13 @@ pg_test!(
 
 pg_test!(
     NoSlots,
-    async fn f1_a_dropped_schema_of_ours_leaves_writes_working(t: Registered) {
+    async fn dd05_f1_a_dropped_schema_of_ours_leaves_writes_working(t: Registered) {
         ok(&t.0.pool, "insert into item values (1, 'a'); drop schema tidegate cascade").await;
         ok(
             &t.0.pool,
             "update item set title = 'b'; insert into item values (2, 'b'); delete from item; truncate item",
         )
         .await;
-    }
-);
-
-pg_test!(
-    NoSlots,
-    async fn f9_a_dumped_and_restored_database_is_written_and_names_its_tables_as_other_ones(t: Registered) {
-        let server = t.0.database.server();
-        ok(&t.0.pool, "insert into item select g, 'a' from generate_series(1, 50) g; update item set title = 'b'; delete from item where id > 40").await;
-        let dump = server.tool("pg_dump", t.0.database.name()).expect("pg_dump").output().expect("dump");
-        assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
-        let restored = server.create_database().expect("database");
-        let file = std::env::temp_dir().join(format!("{}.sql", restored.name()));
-        std::fs::write(&file, dump.stdout).expect("write the dump");
-        let psql = server
-            .tool("psql", restored.name())
-            .expect("psql")
-            .args(["-v", "ON_ERROR_STOP=1", "-qf"])
-            .arg(&file)
-            .output();
-        std::fs::remove_file(&file).expect("remove the dump");
-        let psql = psql.expect("restore");
-        assert!(psql.status.success(), "{}", String::from_utf8_lossy(&psql.stderr));
-
-        let pool = pool(&restored.url());
-        ok(&pool, "update item set title = 'c'; insert into item select g, 'd' from generate_series(41, 50) g; delete from item where id < 5").await;
-        let named = problems(&pool, "relation_problems").await;
-        assert!(
-            named.contains(
-                &"public.item: the registered table was replaced by another one of its name".to_owned()
-            ),
-            "{named:?}"
-        );
-        pool.close().await;
     }
 );
 

@@ -248,3 +248,48 @@ pg_test!(
         assert_eq!(t.0.check().await, ["item I 9"]);
     }
 );
+
+pg_test!(
+    Slots,
+    async fn f10_versions_are_random_tokens_that_only_fences_give(t: Tables) {
+        t.0.ok("insert into item (id) select generate_series(1, 40)").await;
+        let mut versions = Vec::new();
+        for event in t.0.decode().await.remove(0) {
+            if let Event::Fence(fence) = event {
+                assert_eq!(
+                    (&fence.version[14..15], fence.version != fence.fence),
+                    ("4", true),
+                    "random, and not the fence's id"
+                );
+                versions.push(fence.version);
+            }
+        }
+        let mut sorted = versions.clone();
+        sorted.sort();
+        assert_ne!(versions, sorted, "they say nothing of order");
+        // Nobody but a fence writes them: a row of before the registration has none, whatever is registered anew.
+        t.0.ok("create table public.old (id int primary key); insert into old values (1), (2)").await;
+        t.0.ok("select tidegate.register_table('public.old', '{}'); select tidegate.register_table('public.old', '{\"scopes\": [{\"name\": \"all\"}]}'); update old set id = 1 where id = 1").await;
+        let known: Vec<i32> = sqlx::query_scalar("select v.key from tidegate.row_version_7 v")
+            .fetch_all(t.0.pool())
+            .await
+            .expect("versions");
+        assert_eq!(known, [1]);
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn f1_f2_a_guard_has_no_side_effect_and_a_statement_that_changes_no_row_leaves_nothing(t: Tables) {
+        t.0.ok("insert into item (id) values (1)").await;
+        t.0.check().await;
+        let state = "select string_agg(format('%s %s', ctid, r), ' ') from tidegate.row_version_2 r";
+        let before = crate::application::text(t.0.pool(), state).await;
+        t.0.ok("select app_trigger('skip', 'before update', 'item', 'for each row', 'return null;')").await;
+        // Guards fire, the change does not happen.
+        t.0.ok("update item set rev = 2; update item set title = 'x' where id = 1").await;
+        t.0.fails("27000", "drop function skip_f cascade; update item set id = 2").await;
+        assert_eq!(crate::application::text(t.0.pool(), state).await, before);
+        assert!(t.0.check().await.is_empty());
+    }
+);

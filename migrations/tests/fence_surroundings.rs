@@ -27,7 +27,7 @@ async fn drop_role(t: &Stream, role: &str) {
 
 pg_test!(
     Slots,
-    async fn f1_a_role_without_rights_on_our_schema_writes(t: Tables) {
+    async fn dd05_f1_a_role_without_rights_on_our_schema_writes(t: Tables) {
         let role = role(&t.0, "").await;
         t.0.fails("42501", &format!("set role {role}; select * from tidegate.row_version_2")).await;
         t.0.fails(
@@ -38,36 +38,6 @@ pg_test!(
         t.0.ok(&format!("set role {role}; insert into item values (1, null, 'a'); update item set rev = 2; delete from item")).await;
         assert_eq!(t.0.check().await.len(), 3);
         drop_role(&t.0, &role).await;
-    }
-);
-
-pg_test!(
-    Slots,
-    async fn f1_an_empty_or_hostile_search_path_changes_nothing(t: Tables) {
-        t.0.ok("select set_config('search_path', '', false); insert into public.item values (1, null, 'a'); update public.item set rev = 2").await;
-        t.0.ok("create schema evil; create function evil.gen_random_uuid() returns uuid language plpgsql as $$ begin raise exception 'shadowed'; end $$;
-        create function evil.pg_current_xact_id() returns xid8 language plpgsql as $$ begin raise exception 'shadowed'; end $$;
-        create function evil.octet_length(text) returns int language plpgsql as $$ begin raise exception 'shadowed'; end $$;
-        create operator evil.= (leftarg = tid, rightarg = tid, function = tidne);
-        create table evil.row_version_2 (x int); create table evil.registry (x int)").await;
-        t.0.ok("set search_path = evil, pg_catalog; insert into public.item values (2, null, 'b'); update public.item set rev = 3; delete from public.item where id = 2").await;
-        t.0.ok("create temp table row_version_2 (x int); create temp table client_mutation (x int); create temp table pg_class (x int);
-        set search_path = pg_temp, public; update item set rev = 4").await;
-        assert_eq!(t.0.check().await.len(), 2 + 1 + 2 + 1 + 1);
-    }
-);
-
-pg_test!(
-    Slots,
-    async fn f1_odd_settings_of_the_writer_change_nothing(t: Tables) {
-        t.0.ok("set plpgsql.variable_conflict = 'use_variable'; set plpgsql.extra_errors = 'all'; set standard_conforming_strings = off;
-        set row_security = off; set datestyle = 'sql, dmy'; set bytea_output = escape; set default_transaction_deferrable = on;
-        set lc_messages = 'C'; set timezone = 'Asia/Kathmandu'; set check_function_bodies = off; set transform_null_equals = on;
-        set constraint_exclusion = on; set enable_indexscan = off; set enable_seqscan = off;
-        insert into item values (1, null, 'a'); update item set rev = 2; delete from item").await;
-        t.0.ok("begin isolation level serializable; insert into item values (1, null, 'a'); update item set rev = 2; commit").await;
-        t.0.ok("begin isolation level repeatable read; update item set rev = 2; commit").await;
-        assert_eq!(t.0.check().await.len(), 6);
     }
 );
 
@@ -85,54 +55,6 @@ pg_test!(
         );
         t.0.ok("alter table item owner to postgres").await;
         drop_role(&t.0, &role).await;
-    }
-);
-
-pg_test!(
-    Slots,
-    async fn f1_very_long_keys_never_fail_in_our_index(t: Tables) {
-        // Compressible beyond what any index could hold raw; around the bound of our short form; and in every multi-byte form.
-        let keys = [
-            "repeat('x', 200000)",
-            "repeat('x', 200000) || 'y'",
-            "repeat('x', 999)",
-            "repeat('x', 1000)",
-            "repeat('x', 1001)",
-            "repeat('é', 500)",
-            "repeat('é', 501)",
-            "repeat('😀', 4000)",
-            "''",
-            "E'a\\nb:c\\\\'",
-            "E'\\t'",
-            "repeat('#', 1004)",
-        ];
-        for key in keys {
-            t.0.ok(&format!(
-                "insert into list values ({key}, 'a'); update list set name = 'b' where id = {key}"
-            ))
-            .await;
-        }
-        t.0.ok("update list set name = 'c'; delete from list").await;
-        assert_eq!(t.0.check().await.len(), keys.len() * 4);
-        // The application's index is the first to say no.
-        let refused = "insert into list select string_agg(md5(g::text), '') from generate_series(1, 100) g";
-        let (message, _) = t.0.fails("54000", refused).await;
-        assert!(message.contains("list_pkey"), "{message}");
-    }
-);
-
-pg_test!(
-    Slots,
-    async fn f1_keys_of_every_type_and_odd_names_are_fenced(t: Tables) {
-        t.0.ok(r#"create schema "Od:d"; create domain public.code as varchar(12) check (value <> 'no');
-        create table "Od:d"."T ""x"" %s" ("the Key'%I" public.code primary key, v int);
-        create table public.small (id smallint primary key, v int); create table public.big (id bigint generated always as identity primary key, v int);
-        create table public.u (id uuid primary key default gen_random_uuid(), v int); create table public.c (id text collate "C" primary key, v int);
-        select tidegate.register_table('"Od:d"."T ""x"" %s"', '{}'), tidegate.register_table('public.small', '{}'), tidegate.register_table('public.big', '{}'),
-            tidegate.register_table('public.u', '{}'), tidegate.register_table('public.c', '{}')"#).await;
-        t.0.ok(r#"insert into "Od:d"."T ""x"" %s" values ('a:b', 1); update "Od:d"."T ""x"" %s" set v = 2; insert into small values (-32768), (32767); update small set v = 1;
-        insert into big default values; update big set v = 1; insert into u default values; update u set v = 1; insert into c values ('Ü'), ('ü'); update c set v = 1"#).await;
-        assert_eq!(t.0.check().await.len(), 2 + 4 + 2 + 2 + 4);
     }
 );
 

@@ -6,7 +6,7 @@ use sqlx::Connection;
 use sqlx::postgres::{PgConnection, PgPool};
 use std::time::Duration;
 use tidegate_embedded::pg_test;
-use tidegate_embedded::testing::TestDatabase;
+use tidegate_embedded::testing::{TestDatabase, TestServer};
 use tidegate_migrations::definition::{ApplyError, ApplyOptions, Definitions, Status, apply, apply_with};
 use tidegate_migrations::testing::{LoadedDatabase, pool};
 use tidegate_migrations::{
@@ -52,6 +52,26 @@ pg_test!(
             replays += i32::from(starter.await.expect("starter"));
         }
         assert_eq!(replays, 1);
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn l6_a_database_of_another_encoding_is_refused_on_every_connect(server: TestServer) {
+        let name = format!("t_{}_latin", std::process::id());
+        let create = format!("create database {name} template template0 encoding 'LATIN1' locale 'C'");
+        server.sql("postgres", &create).expect("create");
+        let pool = pool(&server.url(&name));
+        for _ in 0..2 {
+            let error = connect_and_load(&pool).await.expect_err("refused");
+            assert_eq!(
+                error.to_string(),
+                "use a database with encoding LATIN1: Tidegate needs one with encoding UTF8"
+            );
+        }
+        assert_eq!(count(&pool, "select count(*) from pg_namespace where nspname like 'tidegate%'").await, 0);
+        pool.close().await;
+        server.sql("postgres", &format!("drop database {name} with (force)")).expect("drop");
     }
 );
 

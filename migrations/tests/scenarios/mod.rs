@@ -3,6 +3,7 @@
 mod conflicts;
 mod deferred;
 mod leftovers;
+mod prepared;
 mod referential;
 mod rewrites;
 mod savepoints;
@@ -29,7 +30,7 @@ macro_rules! groups {
 
         /// All of them, by group.
         fn groups() -> Vec<(&'static str, Vec<Scenario>)> {
-            vec![$((stringify!($group), $group::scenarios())),*]
+            vec![("prepared", prepared::scenarios()), $((stringify!($group), $group::scenarios())),*]
         }
     };
 }
@@ -46,6 +47,13 @@ groups! {
     leftovers: f9_tx03_whatever_was_left_behind_never_fails_a_write
     sessions: f6_f7_concurrent_sessions_and_every_isolation_level_are_in_order
 }
+
+pg_test!(
+    Private { "max_prepared_transactions" = "8" },
+    async fn f3_f7_f9_prepared_transactions_are_in_order(server: TestServer) {
+        play(&server, prepared::scenarios()).await;
+    }
+);
 
 #[test]
 fn f9_the_table_holds_more_than_the_38_scenarios_that_the_design_was_found_by() {

@@ -29,6 +29,12 @@ pub struct TestDatabase {
 }
 
 impl TestDatabase {
+    /// A database that is there already, on a private server that was stopped meanwhile. Goes with the server.
+    pub fn existing(server: &TestServer, name: &str) -> TestDatabase {
+        assert_eq!(server.kind(), Kind::Private, "databases of shared servers belong to one test");
+        TestDatabase { server: server.clone(), name: name.to_owned() }
+    }
+
     /// The database's name.
     pub fn name(&self) -> &str {
         &self.name
