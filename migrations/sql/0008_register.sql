@@ -57,7 +57,7 @@ begin
     select * into r from tidegate.relation q where q.schema_name = parts[1] and q.table_name = parts[2] and q.state <> 'removed';
     if r.relation_id is not null and r.relation_oid is distinct from current_oid then
         perform tidegate.refuse(format('%I.%I is registered, but the table of that name is now %s', parts[1], parts[2],
-            case when current_oid is null then 'gone' else 'another one' end), 'Put the registered table back, or reset the stream.', 'TG002');
+            case when current_oid is null then 'gone' else 'another one' end), 'Put the registered table back. Where that cannot be, leave and begin anew: tidegate uninstall, migrate, apply.', 'TG002');
     elsif r.relation_id is null then
         select * into r from tidegate.relation q where q.relation_oid = current_oid and q.state <> 'removed';
         if found then
@@ -125,7 +125,7 @@ begin
     end if;
     if tidegate.has_rows(relation) and tidegate.stream_exists() then
         perform tidegate.refuse(format('%s holds rows, and a stream is active: this needs a bootstrap', what),
-            'Register a table before its first row, or before the first start of the stream; or reset the stream.', 'TG002');
+            'Register a table before its first row, or before the first start of the stream; or leave and begin anew: tidegate uninstall, migrate, apply.', 'TG002');
     end if;
 end $f$;
 
@@ -265,7 +265,7 @@ begin
     end if;
     if tidegate.has_rows((resolved ->> 'oid')::oid) and tidegate.stream_exists() then
         perform tidegate.refuse(format('%s: %s holds rows, and a stream is active: this needs a bootstrap', what, normal ->> 'from'),
-            'Register the grant before the first row of the table, or before the first start of the stream; or reset the stream.', 'TG002');
+            'Register the grant before the first row of the table, or before the first start of the stream; or leave and begin anew: tidegate uninstall, migrate, apply.', 'TG002');
     end if;
     return 'new';
 end $f$;

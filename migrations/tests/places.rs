@@ -82,7 +82,7 @@ pg_test!(
                 (message.as_str(), hint.as_str()),
                 (
                     "public.item is registered, but the table of that name is now another one",
-                    "Put the registered table back, or reset the stream."
+                    "Put the registered table back. Where that cannot be, leave and begin anew: tidegate uninstall, migrate, apply."
                 )
             );
             // The stamp came along, and vouches for what is there.

@@ -60,6 +60,20 @@ impl Place {
         String::from_utf8(output.stdout).expect("text")
     }
 
+    /// What `status` says once it says this.
+    async fn until_status(&self, part: &str) -> String {
+        let asked = async {
+            loop {
+                let output = self.command(&["status"]).output().await.expect("run tidegate");
+                let status = String::from_utf8(output.stdout).expect("text");
+                if status.contains(part) {
+                    return status;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, asked).await.expect("it never says so")
+    }
+
     /// Starts; gives it back when it says that it is ready.
     async fn start(&self, arguments: &[&str]) -> Child {
         let mut process = self.command(arguments).spawn().expect("start tidegate");
@@ -134,5 +148,59 @@ pg_test!(
         holder.close().await.expect("close");
         end(gateway).await;
         end(capture).await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn dd05_op03_a_database_restored_into_another_cluster_is_recognised_by_what_starts_on_it(
+        server: TestServer,
+    ) {
+        let (db, place) = prepared(&server).await;
+        place.run(&["apply", "tidegate.toml"]).await;
+        let first = place.start(&["--json", "capture"]).await;
+        sqlx::raw_sql("insert into list values ('a'); insert into item values (1, 'a', 't')")
+            .execute(&db.pool)
+            .await
+            .expect("rows");
+        end(first).await;
+
+        let other = TestServer::private(server.major(), &[]).expect("another cluster");
+        let restored = other.create_database().expect("an empty database");
+        let dump = place.folder.path().join("dump");
+        let tool = |server: &TestServer, name: &str, database: &str, arguments: &[&str]| {
+            let mut tool = server.tool(name, database).expect(name);
+            let output = tool.args(arguments).arg(&dump).output().expect(name);
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        };
+        tool(&server, "pg_dump", db.database.name(), &["-Fc", "-f"]);
+        tool(&other, "pg_restore", restored.name(), &["-e", "-d", restored.name()]);
+
+        let there = Place { folder: tempfile::tempdir().expect("a folder"), url: restored.url() };
+        std::fs::write(there.folder.path().join("tidegate.toml"), FILE).expect("write the file");
+        let pool = tidegate_migrations::testing::pool(&restored.url());
+        let write = "insert into item values (2, 'a', 'u'); update item set title = 'v'; delete from item where id = 1";
+        sqlx::raw_sql(write).execute(&pool).await.expect("the application goes on");
+        // Its stamp is right, its stream is another server's, and its tables are not those that were registered.
+        let migrated = there.run(&["--json", "migrate"]).await;
+        assert!(migrated.contains("\"replayed\":false"), "{migrated}");
+        let capture = there.command(&["--json", "capture"]).stdout(Stdio::null()).spawn().expect("start");
+        let status = there.until_status("blocks the stream").await;
+        assert!(
+            status.contains("FAIL database\n       the stream belongs to another database cluster"),
+            "{status}"
+        );
+        assert!(status.contains("FAIL registry\n       public."), "{status}");
+        assert!(status.contains("FAIL slot\n       the replication slot does not exist"), "{status}");
+        sqlx::raw_sql("insert into item values (3, 'a', 'w')").execute(&pool).await.expect("still");
+        end(capture).await;
+        // What leads out: everything of ours goes, and comes again.
+        there.run(&["uninstall", "--yes"]).await;
+        there.run(&["migrate"]).await;
+        there.run(&["apply", "tidegate.toml"]).await;
+        let capture = there.start(&["--json", "capture"]).await;
+        sqlx::raw_sql("update item set title = 'x'").execute(&pool).await.expect("fenced again");
+        end(capture).await;
+        pool.close().await;
     }
 );
