@@ -119,6 +119,14 @@ pg_test!(
     Slots,
     async fn f1_key_changes_are_refused_by_the_guard(t: Tables) {
         t.0.ok("insert into item values (1, null, 'a'); insert into list values ('a')").await;
+        // Sees every change that happens, before our fence does.
+        for table in ["item", "list"] {
+            let body = "if new.id is distinct from old.id then raise exception 'a key that never was'; end if; return null;";
+            t.0.ok(&format!(
+                "select app_trigger(' sees {table}', 'after update', '{table}', 'for each row', $t${body}$t$)"
+            ))
+            .await;
+        }
         for sql in [
             "update item set id = 2",
             "update item set id = -id",
@@ -128,7 +136,7 @@ pg_test!(
         ] {
             let (message, hint) = t.0.fails("27000", sql).await;
             assert!(message.starts_with("the key of public."), "{message}");
-            assert!(hint.contains("Delete the row"), "{hint}");
+            assert_eq!(hint, "Delete the row and insert another one.", "the guard's words, not the fence's");
         }
         t.0.ok("update item set id = id, title = 'b'; update list set id = 'a' where id = 'a'").await;
         assert_eq!(t.0.check().await, ["item I 1", "list I a", "item U 1", "list U a"]);
@@ -141,8 +149,9 @@ pg_test!(
         t.0.ok("create function public.move() returns trigger language plpgsql as $$ begin new.id := new.id + 100; return new; end $$;
         create trigger \"~~after_the_guard\" before update on item for each row execute function public.move();
         insert into item values (1, null, 'a')").await;
-        let (message, _) = t.0.fails("27000", "update item set title = 'b'").await;
+        let (message, hint) = t.0.fails("27000", "update item set title = 'b'").await;
         assert_eq!(message, "the key of public.item cannot change: tidegate streams this table");
+        assert_eq!(hint, "Delete the row and insert another one. A trigger must not change the key either.");
         assert_eq!(t.0.check().await, ["item I 1"]);
     }
 );
@@ -291,5 +300,36 @@ pg_test!(
         t.0.fails("27000", "drop function skip_f cascade; update item set id = 2").await;
         assert_eq!(crate::application::text(t.0.pool(), state).await, before);
         assert!(t.0.check().await.is_empty());
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn f7_the_images_of_a_statement_come_first_and_their_fences_after_them(t: Tables) {
+        t.0.ok("insert into item (id) values (1), (2), (3)").await;
+        let kinds: String =
+            t.0.decode()
+                .await
+                .remove(0)
+                .iter()
+                .map(|event| match event {
+                    Event::Row(row) => format!("row {} ", row.key),
+                    Event::Fence(fence) => format!("fence {} ", fence.key),
+                    _ => String::new(),
+                })
+                .collect();
+        // Nothing is paired by standing next to it.
+        assert_eq!(kinds.trim(), "row 1 row 2 row 3 fence 1 fence 2 fence 3");
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn f8_a_message_outside_transactions_survives_a_rollback_and_belongs_to_none(t: Tables) {
+        t.0.ok("begin; insert into item (id) values (1); select pg_logical_emit_message(false, 'tidegate.fence', 'forged'); rollback").await;
+        assert!(t.0.decode().await.is_empty());
+        // Nor does it become a part of the one that it was sent in.
+        t.0.ok("begin; insert into item (id) values (1); select pg_logical_emit_message(false, 'tidegate.fence', 'forged'); commit").await;
+        assert_eq!(t.0.check().await, ["item I 1"]);
     }
 );

@@ -113,6 +113,34 @@ pg_test!(
 
 pg_test!(
     Slots,
+    async fn f9_the_freeze_guard_gives_no_false_alarm_whatever_the_statement(t: Tables) {
+        t.0.ok("insert into item (id) values (1)").await;
+        // From now on the guard looks at every insert.
+        t.0.ok("vacuum full item").await;
+        t.0.check().await;
+        t.0.ok("select app_trigger('z_more', 'after insert', 'item', 'for each row', 'if new.id < 100 then insert into item (id) values (new.id + 100); end if; return null;')").await;
+        let statements = [
+            "insert into item (id) values (2), (3)",
+            "insert into item (id) select generate_series(4, 9)",
+            "with n as (insert into item (id) values (10) returning id) insert into item (id) select id + 1 from n",
+            "begin; savepoint s; insert into item (id) values (12); rollback to s; insert into item (id) values (12); release s; commit",
+            "begin isolation level repeatable read; insert into item (id) values (13); insert into item (id) values (14); commit",
+            "begin isolation level serializable; insert into item (id) values (15); commit",
+            "do $$ begin for n in 16..19 loop insert into item (id) values (n); end loop; end $$",
+            "begin; declare c cursor for select * from item; fetch 1 from c; insert into item (id) values (20); commit",
+            "insert into item (id) values (21) on conflict (id) do update set rev = 2",
+            "merge into item i using (values (22)) s (id) on i.id = s.id when not matched then insert (id) values (s.id)",
+            "begin; cluster item using item_pkey; insert into item (id) values (23); commit",
+        ];
+        for sql in statements {
+            t.0.ok(sql).await;
+        }
+        assert_eq!(t.0.check().await.len(), 22 * 2);
+    }
+);
+
+pg_test!(
+    Slots,
     async fn g5_a_renamed_or_retyped_key_column_blocks_capture_not_the_application(t: Tables) {
         t.0.ok("alter table item rename column id to number; insert into item values (1, null, 'a'); update item set rev = 2; update item set number = 3; delete from item").await;
         t.0.ok("alter table person alter column id type bigint; insert into person values (1), (1000000000000); update person set id = id; delete from person").await;

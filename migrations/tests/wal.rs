@@ -98,9 +98,11 @@ impl Decoder {
             match message[0] {
                 b'B' => open = Some(Vec::new()),
                 b'C' => transactions.extend(open.take()),
+                b'R' => self.describe(&mut Reader(&message[1..])),
+                // Messages outside transactions come before any that was open when they were sent.
                 _ => {
-                    if let (Some(event), Some(open)) = (self.event(message), open.as_mut()) {
-                        open.push(event);
+                    if let Some(open) = open.as_mut() {
+                        open.extend(self.event(message));
                     }
                 }
             }
@@ -108,25 +110,25 @@ impl Decoder {
         transactions
     }
 
-    fn event(&mut self, message: &[u8]) -> Option<Event> {
+    fn describe(&mut self, rest: &mut Reader<'_>) {
+        let oid = rest.u32();
+        rest.text();
+        rest.text();
+        rest.take(1);
+        let count = rest.u16();
+        let columns = (0..count).map(|_| {
+            rest.take(1);
+            let name = rest.text();
+            rest.take(8);
+            name
+        });
+        let columns = columns.collect();
+        self.columns.insert(oid, columns);
+    }
+
+    fn event(&self, message: &[u8]) -> Option<Event> {
         let mut rest = Reader(&message[1..]);
         match message[0] {
-            b'R' => {
-                let oid = rest.u32();
-                rest.text();
-                rest.text();
-                rest.take(1);
-                let count = rest.u16();
-                let columns = (0..count).map(|_| {
-                    rest.take(1);
-                    let name = rest.text();
-                    rest.take(8);
-                    name
-                });
-                let columns = columns.collect();
-                self.columns.insert(oid, columns);
-                None
-            }
             b'I' => Some(self.row(RowOperation::Insert, &mut rest)),
             b'U' => Some(self.row(RowOperation::Update, &mut rest)),
             b'D' => Some(self.row(RowOperation::Delete, &mut rest)),

@@ -80,6 +80,25 @@ pub fn scenarios() -> Vec<Scenario> {
             .on(2, "update item set rev = 5 where id = 1")
             .fails("40001", "update item set rev = 2 where id = 1")
             .gives(&["item U 1"]),
+        // The application's own index would have let these two pass. Their version is locked as the contract demands (F2, F6), in a
+        // snapshot that cannot see it; whoever asks for this level repeats on 40001.
+        scenario("isolation: repeatable read cannot insert a key that was deleted meanwhile")
+            .setup(ROWS)
+            .on(0, "begin isolation level repeatable read; select * from item")
+            .on(2, "delete from item where id = 1")
+            .fails("40001", "insert into item (id) values (1)")
+            .gives(&["item D 1"]),
+        scenario("isolation: repeatable read cannot insert a key that came and went meanwhile")
+            .setup(ROWS)
+            .on(0, "begin isolation level repeatable read; select * from item")
+            .on(2, "insert into item (id) values (7); delete from item where id = 7")
+            .fails("40001", "insert into item (id) values (7)")
+            .gives(&["item I 7", "item D 7"]),
+        scenario("isolation: repeatable read inserts a key that was deleted before")
+            .setup(ROWS)
+            .on(2, "delete from item where id = 1")
+            .on(0, "begin isolation level repeatable read; insert into item (id) values (1), (8); update item set rev = 2 where id = 1; commit")
+            .gives(&["item D 1", "item I 1", "item I 8", "item U 1"]),
         scenario("isolation: serializable")
             .setup(ROWS)
             .run("begin isolation level serializable; update item set rev = (select max(rev) + 1 from item); delete from item where id = 1; insert into item (id) values (1); commit")
