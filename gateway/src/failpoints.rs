@@ -21,8 +21,12 @@ names! {
     SESSION_REGISTERED;
     /// A session has its grants; its client's numbers have not been read.
     SESSION_EVALUATED;
+    /// A session's stretch of the log is about to be read.
+    SCOPE_ASKED;
     /// A session's stretch of the log was read; the session does not have it.
     SCOPE_READ;
+    /// A page of a rebuild is about to be read.
+    REBUILD_ASKED;
     /// A page of a rebuild was read; the session does not have it.
     REBUILD_READ;
     /// A push is about to run.

@@ -109,7 +109,7 @@ pg_test!(
 
 pg_test!(
     NoSlots,
-    async fn a_large_transaction_comes_in_parts_that_say_which_scope_goes_on(database: LoadedDatabase) {
+    async fn a_large_transaction_comes_in_parts_its_grants_first_that_say_which_scope_goes_on(database: LoadedDatabase) {
         let log = started(&database).await;
         transaction(&database.pool, 0x1000, &[(1, 0), (1, 1), (2, 2), (2, 3), (2, 4)], false).await;
         execute(
@@ -127,7 +127,7 @@ pg_test!(
         }
         assert_eq!(
             parts,
-            [(2, Some(ScopeId(2)), true, 0), (2, Some(ScopeId(2)), true, 0), (1, None, false, 1),]
+            [(2, Some(ScopeId(2)), true, 1), (2, Some(ScopeId(2)), true, 0), (1, None, false, 0),]
         );
         assert_eq!(at, TailPosition::end_of(Lsn(0x1000)));
     }

@@ -2,7 +2,9 @@
 //!
 //! A *run* is one walk through a scope. Its token says from where on effects must be replayed: the position at which its first
 //! page was read. Whoever begins while a run is fresh joins it, so many clients read the database once; but a run that began before
-//! the subject's grant shows what was there before the grant, so it is not for that subject (V7). A token goes on at
+//! the subject's grant shows what was there before the grant, so it is not for that subject (V7). Rows are read where the database
+//! stands, which may be beyond what the tail has read: a page says how far, and a session sends it only when it knows its grants
+//! there (V7). A token goes on at
 //! any gateway, after eviction or restart: whoever holds the page's bytes is only faster.
 //!
 //! The cache holds no truth. Evicting a page costs a query.
@@ -48,6 +50,8 @@ pub struct RebuildPage {
     pub frame: Bytes,
     /// Registry generation of its rows.
     pub sv: RegistryGeneration,
+    /// The newest transaction that its rows may show.
+    pub read_at: Point,
     /// Where the next page begins.
     pub after: After,
     /// Whether it is the last one.

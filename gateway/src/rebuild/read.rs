@@ -132,7 +132,8 @@ impl Rebuilds {
             let sv = self.in_force().await?.generation;
             let token = self.token(feed, run, after, sv.0);
             let frame = RebuildPageBuilder::new(feed.number, sv).finish(&token, true);
-            return Ok(RebuildPage { frame, sv, after: after.clone(), done: true });
+            let read_at = Point::GenerationStart;
+            return Ok(RebuildPage { frame, sv, read_at, after: after.clone(), done: true });
         };
         let text = format!("{ANCHOR_SQL}{}", include_str!("page.sql"))
             .replace("{anchor_row}", &anchor_row())
@@ -182,7 +183,8 @@ impl Rebuilds {
         // A token of the last page names its last relation: going on from it finds nothing more.
         let after = next.or(Some((RelationId(i32::MAX), Vec::new())));
         let token = self.token(feed, run, &after, sv.0);
-        Ok(RebuildPage { frame: builder.finish(&token, done), sv, after, done })
+        let read_at = anchor.tip_position().point();
+        Ok(RebuildPage { frame: builder.finish(&token, done), sv, read_at, after, done })
     }
 
     fn token(&self, feed: &Feed, run: &Run, after: &After, sv: i32) -> Vec<u8> {

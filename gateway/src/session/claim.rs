@@ -6,9 +6,8 @@ use tidegate_log::ScopeState;
 use tidegate_model::{Cursor, CursorError, Lsn, Point, RebuildToken, ScopeName};
 use tidegate_protocol::{ErrorCode, RebuildReason, ScopeNumber, SubscriptionMode};
 
-use super::operation::Gate;
+use super::Session;
 use super::subscription::{Newest, Phase, Start, Subscription, Wish};
-use super::{Command, Session};
 use crate::hub::Feed;
 use crate::rebuild::RebuildFrom;
 
@@ -45,6 +44,7 @@ impl Session {
             phase: Phase::Catching,
             busy: None,
             rows: Newest::Passed,
+            parked: None,
             reference,
         };
         self.scopes.insert(number, subscription);
@@ -135,7 +135,7 @@ impl Session {
             }
             Claim::Token(token) => {
                 let from = RebuildFrom::Token(token.clone());
-                self.read_rebuild(number, from);
+                self.go_on_rebuilding(number, from);
             }
         }
     }
@@ -153,18 +153,5 @@ impl Session {
         subscription.state = Some(held);
         subscription.phase = Phase::Catching;
         self.subscribed(number, SubscriptionMode::Resume, None);
-    }
-
-    /// Asks for the next page of a rebuild, if it could be sent.
-    pub(super) fn read_rebuild(&mut self, number: ScopeNumber, from: RebuildFrom) {
-        if !self.may_send() {
-            self.gate = Gate::Closed;
-            return;
-        }
-        let id = self.read_id();
-        let Some(subscription) = self.scopes.get_mut(&number) else { return };
-        subscription.busy = Some(id);
-        let feed = subscription.feed.clone();
-        self.commands.push_back(Command::ReadRebuild(id, feed, from));
     }
 }

@@ -49,8 +49,6 @@ pub struct Session {
     grants: Arc<SubjectGrants>,
     /// The newest value that took scopes away, until the hub's messages have come so far.
     revoked: Option<Arc<SubjectGrants>>,
-    /// Version of the set of assigned scopes.
-    set: u64,
     /// Given since the last cut: told after the pages of the same transaction (V7).
     added: Vec<ScopeName>,
     /// What the operation's snapshot was bound to.
@@ -70,6 +68,8 @@ pub struct Session {
     begun: HashMap<ScopeName, u32>,
     scopes: BTreeMap<ScopeNumber, Subscription>,
     awaited: Awaited,
+    /// Look-ups of mutations under way. Until they are answered nothing is cut: the cut might be the one that must announce them.
+    settling: usize,
     /// The highest number that had run when the session was registered.
     last_before: u64,
     /// Tables told per schema version.
@@ -96,7 +96,6 @@ impl Session {
             client,
             grants,
             revoked: None,
-            set: 1,
             added: Vec::new(),
             anchor: None,
             delivered: Point::GenerationStart,
@@ -108,6 +107,7 @@ impl Session {
             begun: HashMap::new(),
             scopes: BTreeMap::new(),
             awaited: Awaited::default(),
+            settling: 0,
             last_before: last,
             told: HashMap::new(),
             proven: None,
@@ -133,13 +133,13 @@ impl Session {
             limits: bounds.limits.clone(),
             heartbeat_ms: bounds.heartbeat.as_millis() as u32,
             assigned: this.grants.scopes().map(|scope| scope.0.as_str().into()).collect(),
-            set: this.set,
+            set: outbox::FIRST_SET,
             last: MutationNumber(last),
         });
         this.told.insert(registry, tables);
         if !awaited.is_empty() {
             this.awaited.ask(awaited.iter().copied(), true);
-            this.commands.push_back(Command::Settle(awaited));
+            this.settle(awaited);
         }
         this
     }
@@ -155,9 +155,10 @@ impl Session {
             Input::Message(message) => self.on_message(message),
             Input::ScopeRead(id, pages) => self.on_scope_read(id, pages),
             Input::RunLost(id) => self.on_run_lost(id),
-            Input::RebuildRead(id, position, page) => self.on_rebuild_read(id, position, &page),
+            Input::RebuildRead(id, position, page) => self.on_rebuild_read(id, position, page),
             Input::Pushed { reference, of, numbers, reply } => self.on_pushed(reference, of, &numbers, reply),
             Input::Settled(settled) => {
+                self.settling -= 1;
                 for (number, settled) in settled {
                     self.awaited.settled(number, settled);
                 }
@@ -206,6 +207,12 @@ impl Session {
         self.allowance > 0 && self.has_room()
     }
 
+    /// Looks up what became of these, before anything more is cut (V6).
+    fn settle(&mut self, numbers: Vec<u64>) {
+        self.settling += 1;
+        self.commands.push_back(Command::Settle(numbers));
+    }
+
     fn read_id(&mut self) -> ReadId {
         self.last_read += 1;
         ReadId(self.last_read)
@@ -247,7 +254,7 @@ impl Session {
         let decided: BTreeSet<u64> = reply.results.iter().map(|result| result.number.0).collect();
         self.awaited.undecided(numbers.iter().copied().filter(|number| !decided.contains(number)));
         if !look_up.is_empty() {
-            self.commands.push_back(Command::Settle(look_up));
+            self.settle(look_up);
         }
         if let Some(outcome) = reply.outcome(reference) {
             self.outbox.frame(outcome);
@@ -303,6 +310,9 @@ impl Session {
                 self.tell_added();
             }
             return;
+        }
+        if self.settling > 0 {
+            return self.fall_behind();
         }
         // V2: the first statement that read the log after the session was ready is the batch's own.
         let pending = batch.snapshot.pending.of(&self.client);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_model::Point;
 use tidegate_protocol::{CapturePending, MutationNumber, ScopeNumber};
 
-use super::subscription::{Newest, Subscription};
+use super::subscription::{Newest, Start, Subscription};
 use super::{Command, Session};
 use crate::grants::SubjectGrants;
 use crate::hub::Snapshot;
@@ -31,7 +31,7 @@ impl Session {
             self.fall_behind();
             let unseen = self.awaited.unseen();
             if !unseen.is_empty() {
-                self.commands.push_back(Command::Settle(unseen));
+                self.settle(unseen);
             }
         }
         let pending = snapshot.pending.of(&self.client);
@@ -125,6 +125,14 @@ impl Session {
     /// An operation goes on: the gate is open through some transaction's end.
     pub(super) fn operate(&mut self) {
         let Gate::Open(through) = self.gate else { return };
+        if self.settling > 0 {
+            return;
+        }
+        // V5: the client may hold a part of what it was sent of a scope that begins anew: it hears of that before anything is cut.
+        if self.starting.values().any(Start::is_untold) {
+            self.gate = Gate::Closed;
+            return;
+        }
         if self.behind && !self.round(through) {
             return;
         }

@@ -29,6 +29,11 @@ pub(super) struct Start {
 }
 
 impl Start {
+    /// Whether the client has not heard yet that its subscription begins anew.
+    pub fn is_untold(&self) -> bool {
+        matches!(self.wish, Wish::Again(_))
+    }
+
     fn new(reference: Option<u64>, wish: Wish) -> Start {
         Start { reference, wish, nth: 0 }
     }
@@ -82,6 +87,8 @@ pub(super) struct Subscription {
     pub busy: Option<ReadId>,
     /// How new the rows are that a rebuild has sent.
     pub rows: Newest,
+    /// A page of a rebuild that shows more than the tail has read: it waits until the session knows its grants there (V7).
+    pub parked: Option<(RunPosition, Arc<RebuildPage>)>,
     pub reference: Option<u64>,
 }
 
@@ -266,7 +273,8 @@ impl Session {
             mode,
             reason: reason.map(RebuildReason::into),
         };
-        self.outbox.frame(frame);
+        let frame: ServerFrame<'_> = frame.into();
+        self.outbox.scoped(number, frame.encode().into(), false);
     }
 
     /// Sends a scope's pages through `through`. False while that takes another read, or room.
@@ -361,7 +369,7 @@ impl Session {
             }
             Phase::Rebuilding(from) => {
                 let from = from.clone();
-                self.read_rebuild(number, from);
+                self.go_on_rebuilding(number, from);
             }
             Phase::Catching => {
                 let joins = match subscription.rows {
@@ -429,10 +437,36 @@ impl Session {
         }
     }
 
-    pub(super) fn on_rebuild_read(&mut self, id: ReadId, position: RunPosition, page: &RebuildPage) {
+    pub(super) fn on_rebuild_read(&mut self, id: ReadId, position: RunPosition, page: Arc<RebuildPage>) {
         let Some(number) = self.awaiting(id) else { return };
-        let open = matches!(self.gate, Gate::Open(_));
-        if !open {
+        if matches!(self.gate, Gate::Open(_)) {
+            self.send_rebuild(number, position, page);
+        }
+    }
+
+    /// The next page of a rebuild: the one that waited, or one that is asked for, if it could be sent.
+    pub(super) fn go_on_rebuilding(&mut self, number: ScopeNumber, from: RebuildFrom) {
+        if !self.may_send() {
+            self.gate = Gate::Closed;
+            return;
+        }
+        let id = self.read_id();
+        let Some(subscription) = self.scopes.get_mut(&number) else { return };
+        if let Some((position, page)) = subscription.parked.take() {
+            self.send_rebuild(number, position, page);
+            return self.go_on(number);
+        }
+        subscription.busy = Some(id);
+        let feed = subscription.feed.clone();
+        self.commands.push_back(Command::ReadRebuild(id, feed, from));
+    }
+
+    fn send_rebuild(&mut self, number: ScopeNumber, position: RunPosition, page: Arc<RebuildPage>) {
+        if let (Gate::Open(through), Some(subscription)) = (&self.gate, self.scopes.get_mut(&number))
+            && page.read_at > *through
+        {
+            subscription.parked = Some((position, page));
+            self.gate = Gate::Closed;
             return;
         }
         match self.scopes.get(&number).map(|subscription| &subscription.phase) {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use tidegate_model::{Point, RegistryGeneration, ScopeName};
-use tidegate_protocol::{Materialized, MutationNumber, Schema, Scopes};
+use tidegate_protocol::{MutationNumber, Schema};
 
 use super::Session;
 use crate::grants::SubjectGrants;
@@ -43,8 +43,7 @@ impl Session {
     pub(super) fn tell_materialized(&mut self, at: Point) {
         let numbers = self.awaited.announce(at);
         if !numbers.is_empty() {
-            let numbers = numbers.into_iter().map(MutationNumber).collect();
-            self.outbox.frame(Materialized { numbers });
+            self.outbox.materialized(numbers.into_iter().map(MutationNumber).collect());
         }
     }
 
@@ -83,9 +82,7 @@ impl Session {
             self.unsubscribe(scope);
         }
         if !removed.is_empty() {
-            self.set += 1;
-            let removed = removed.iter().map(|scope| scope.0.as_str().into()).collect();
-            self.outbox.frame(Scopes { added: Vec::new(), removed, set: self.set });
+            self.outbox.removed(removed.to_vec());
         }
     }
 
@@ -93,9 +90,6 @@ impl Session {
         if self.added.is_empty() {
             return;
         }
-        self.set += 1;
-        let added = std::mem::take(&mut self.added);
-        let added = added.iter().map(|scope| scope.0.as_str().into()).collect();
-        self.outbox.frame(Scopes { added, removed: Vec::new(), set: self.set });
+        self.outbox.added(std::mem::take(&mut self.added));
     }
 }

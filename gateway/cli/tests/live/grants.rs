@@ -1,7 +1,8 @@
 //! Scopes given and taken while clients look on.
 
+use super::client::Client;
 use super::model_client::Seen;
-use super::world::{Client, World};
+use super::world::World;
 use tidegate_embedded::pg_test;
 
 pg_test!(

@@ -5,9 +5,21 @@
 #[allow(dead_code)]
 mod model_client;
 
+mod client;
+mod hold;
+mod judge;
+mod link;
+mod world;
+
+mod answers;
+mod chains;
+mod cursors;
+mod gate;
 mod grants;
 mod history;
+mod racing;
+mod restored;
+mod revoked;
 mod sessions;
 mod socket;
-mod world;
 mod writes;

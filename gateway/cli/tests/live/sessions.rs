@@ -1,7 +1,8 @@
 //! From subscribe to live pages, and back again.
 
+use super::client::Client;
 use super::model_client::Seen;
-use super::world::{Client, World};
+use super::world::World;
 use tidegate_embedded::pg_test;
 
 const MEMBER: &str = "insert into members values (1, 'anna', 'L1'), (2, 'anna', 'L2'), (3, 'ben', 'L1')";

@@ -1,7 +1,8 @@
 //! What a socket may do, and how it is closed.
 
+use super::client::Client;
 use super::model_client::Seen;
-use super::world::{Client, World};
+use super::world::World;
 use std::time::Duration;
 use tidegate_embedded::pg_test;
 use tidegate_protocol::{ClientFrame, Hello, MutationNumber, Ping, Secret};

@@ -1,36 +1,25 @@
-//! A database with the application's tables, a worker, a gateway, and clients.
+//! A database with the application's tables, workers and gateways, to start, stop and kill.
 
-use super::model_client::{ModelClient, Rows, Seen};
-use futures_util::{SinkExt, StreamExt};
 use sqlx::postgres::{PgConnectOptions, PgPool};
 use sqlx::{AssertSqlSafe, Row};
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::str::FromStr;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tidegate_capture::{CaptureError, Hooks};
 use tidegate_embedded::testing::{TestContext, TestServer};
-use tidegate_gateway::auth::{AuthConfig, TokenKeys, mint_token};
+use tidegate_gateway::auth::{AuthConfig, TokenKeys};
 use tidegate_gateway::push::PushConfig;
 use tidegate_gateway::{Config, Gateway, GatewayError};
 use tidegate_migrations::testing::LoadedDatabase;
-use tidegate_model::{ClientId, RegistryGeneration};
-use tidegate_protocol::{
-    Base, Bin, ClientFrame, Columns, Hello, Limits, Mutation, MutationNumber, MutationOp, Ping, Push,
-    SUBPROTOCOL, Secret, ServerFrame, Subscribe, SubscriptionKind, TableId, Unsubscribe, Value,
-};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::{Bytes, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
-use uuid::Uuid;
 
 /// Longest wait for a named signal; reached only by a broken test.
 const PATIENCE: Duration = Duration::from_secs(60);
-const SECRET: &[u8] = b"a secret for tests, long enough for HS256";
+pub const SECRET: &[u8] = b"a secret for tests, long enough for HS256";
 
 /// `items` belong to lists, which members are granted; `news` is for everybody.
 const APPLICATION: &str = "
@@ -50,11 +39,19 @@ const APPLICATION: &str = "
     select tidegate.grant_push(':login', array[':role']::name[]);
 ";
 
+/// Anna may see both lists, Ben the first.
+pub const MEMBERS: &str = "insert into members values (1, 'anna', 'L1'), (2, 'anna', 'L2'), (3, 'ben', 'L1')";
+
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, future).await {
         Ok(value) => value,
         Err(_) => panic!("waited too long for {what}"),
     }
+}
+
+/// `full` where `TIDEGATE_SCALE=full` asks for it, else `scaled`.
+pub fn scale(full: usize, scaled: usize) -> usize {
+    if std::env::var("TIDEGATE_SCALE").is_ok_and(|scale| scale == "full") { full } else { scaled }
 }
 
 pub struct World {
@@ -77,40 +74,88 @@ impl TestContext for World {
     }
 }
 
-/// A running worker.
-pub struct Worker {
+/// A task, perhaps on a runtime of its own.
+struct Process<E> {
     stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<Result<(), CaptureError>>,
+    task: JoinHandle<Result<(), E>>,
+    runtime: Option<Runtime>,
 }
 
-impl Worker {
-    pub async fn stop(mut self) {
+impl<E: std::fmt::Debug + Send + 'static> Process<E> {
+    fn start<F>(runtime: Option<Runtime>, run: impl FnOnce(Shutdown) -> F) -> Process<E>
+    where
+        F: Future<Output = Result<(), E>> + Send + 'static,
+    {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let process = run(Box::pin(async move {
+            // A dropped sender is not a request to stop.
+            if stopped.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }));
+        let task = match &runtime {
+            Some(runtime) => runtime.spawn(process),
+            None => tokio::spawn(process),
+        };
+        Process { stop: Some(stop), task, runtime }
+    }
+
+    async fn stop(mut self, what: &str) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
-        within("the worker to stop", &mut self.task).await.expect("no panic").expect("a clean end");
+        within(what, &mut self.task).await.expect("no panic").expect("a clean end");
+        if let Some(runtime) = self.runtime {
+            runtime.shutdown_background();
+        }
+    }
+
+    /// Ends it on the spot: nothing is said to anybody, connections drop.
+    async fn kill(self) {
+        self.task.abort();
+        match self.runtime {
+            // Its tasks go with it; those that a test has stopped, once it lets go of them.
+            Some(runtime) => runtime.shutdown_background(),
+            None => drop(self.task.await),
+        }
+    }
+}
+
+type Shutdown = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().expect("a runtime")
+}
+
+/// A running worker.
+pub struct Worker(Process<CaptureError>);
+
+impl Worker {
+    pub async fn stop(self) {
+        self.0.stop("the worker to stop").await;
     }
 
     /// Ends it on the spot.
     pub async fn kill(self) {
-        self.task.abort();
-        let _ = self.task.await;
+        self.0.kill().await;
     }
 }
 
 /// A running gateway.
 pub struct Serving {
     pub address: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<Result<(), GatewayError>>,
+    process: Process<GatewayError>,
 }
 
 impl Serving {
-    pub async fn stop(mut self) {
-        if let Some(stop) = self.stop.take() {
-            let _ = stop.send(());
-        }
-        within("the gateway to stop", &mut self.task).await.expect("no panic").expect("a clean end");
+    pub async fn stop(self) {
+        self.process.stop("the gateway to stop").await;
+    }
+
+    /// Ends it on the spot, with all its sockets: of one that was started apart.
+    pub async fn kill(self) {
+        assert!(self.process.runtime.is_some(), "its sockets would outlive it");
+        self.process.kill().await;
     }
 }
 
@@ -158,43 +203,79 @@ impl World {
         self.until("everything to be processed", &sql).await;
     }
 
+    /// The client's number for a table of the application.
+    pub async fn table(&self, name: &str) -> i32 {
+        self.scalar(&format!("select table_id from tidegate.relation where table_name = '{name}'")).await
+    }
+
     pub async fn worker(&self) -> Worker {
-        let worker = self.worker_not_waited_for();
-        self.until("the stream to be active", "select exists (select from tidegate.progress)
-            and exists (select from tidegate.worker_heartbeat h join tidegate.worker w using (epoch) where h.state = 'streaming')").await;
-        worker
+        self.worker_with(self.capture_config()).await
     }
 
     pub fn worker_not_waited_for(&self) -> Worker {
+        self.worker_on(None, self.capture_config())
+    }
+
+    /// A worker that a test may hold up: on a runtime of its own, one source transaction in each commit.
+    pub async fn worker_apart(&self) -> Worker {
+        let mut config = self.capture_config();
+        config.limits.group_transactions_max = 1;
+        let worker = self.worker_on(Some(runtime()), config);
+        self.until_streaming().await;
+        worker
+    }
+
+    pub async fn worker_with(&self, config: tidegate_capture::Config) -> Worker {
+        let worker = self.worker_on(None, config);
+        self.until_streaming().await;
+        worker
+    }
+
+    async fn until_streaming(&self) {
+        self.until("the stream to be active", "select exists (select from tidegate.progress)
+            and exists (select from tidegate.worker_heartbeat h join tidegate.worker w using (epoch) where h.state = 'streaming')").await;
+    }
+
+    pub fn capture_config(&self) -> tidegate_capture::Config {
         let mut config = tidegate_capture::Config::new(self.db.url());
         config.limits.heartbeat_interval = Duration::from_millis(100);
+        config.limits.first_start_quiet = Duration::ZERO;
         config.limits.backoff_min = Duration::from_millis(20);
         config.limits.backoff_max = Duration::from_millis(200);
-        let (stop, stopped) = oneshot::channel::<()>();
-        let shutdown = async move {
-            if stopped.await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        let task = tokio::spawn(tidegate_capture::run(config, shutdown, Hooks::default()));
-        Worker { stop: Some(stop), task }
+        config
+    }
+
+    fn worker_on(&self, runtime: Option<Runtime>, config: tidegate_capture::Config) -> Worker {
+        Worker(Process::start(runtime, |stopped| tidegate_capture::run(config, stopped, Hooks::default())))
     }
 
     pub fn config(&self) -> Config {
+        self.config_at(self.server.port())
+    }
+
+    /// A gateway's configuration that reaches the database at another port, such as that of a link.
+    pub fn config_at(&self, port: u16) -> Config {
         let auth = AuthConfig {
             keys: Some(TokenKeys::Secret(SECRET.to_vec())),
             anonymous: true,
             ..AuthConfig::default()
         };
-        let mut config = Config::new(self.db.url(), self.db.database.name(), auth);
-        let connect = PgConnectOptions::from_str(&self.db.url())
-            .expect("an address")
-            .username(&self.login)
-            .password("gate");
-        config.push = Some(PushConfig { connections_max: 4, ..PushConfig::new(connect, &self.role) });
+        let url = self.db.url().replace(&format!(":{}/", self.server.port()), &format!(":{port}/"));
+        let mut config = Config::new(url, self.db.database.name(), auth);
+        config.push = Some(PushConfig { connections_max: 4, ..self.push_config(port) });
         // A wake that is lost costs this much; no test waits for less.
         config.limits.rescan = Duration::from_millis(200);
         config
+    }
+
+    /// How pushes connect at this port.
+    pub fn push_config(&self, port: u16) -> PushConfig {
+        let connect = PgConnectOptions::from_str(&self.db.url())
+            .expect("an address")
+            .port(port)
+            .username(&self.login)
+            .password("gate");
+        PushConfig::new(connect, &self.role)
     }
 
     pub async fn gateway(&self) -> Serving {
@@ -202,22 +283,41 @@ impl World {
     }
 
     pub async fn gateway_with(&self, config: Config) -> Serving {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
         let gateway = Gateway::start(config).await.expect("a gateway");
-        let (stop, stopped) = oneshot::channel::<()>();
-        let shutdown = async move {
-            if stopped.await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        let router = gateway.router();
-        Serving { address, stop: Some(stop), task: tokio::spawn(gateway.serve(listener, router, shutdown)) }
+        self.serve(None, gateway).await
+    }
+
+    /// A gateway that may be killed: on a runtime of its own.
+    pub async fn gateway_apart(&self, config: Config) -> Serving {
+        let runtime = runtime();
+        let started = runtime.spawn(Gateway::start(config));
+        let gateway = started.await.expect("no panic").expect("a gateway");
+        self.serve(Some(runtime), gateway).await
+    }
+
+    async fn serve(&self, runtime: Option<Runtime>, gateway: Gateway) -> Serving {
+        if self.scalar::<bool>("select exists (select from tidegate.progress)").await {
+            within("the gateway to follow the stream", gateway.followed()).await;
+        }
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        listener.set_nonblocking(true).expect("a socket");
+        let process = Process::start(runtime, |stopped| async move {
+            let listener = TcpListener::from_std(listener).expect("a listener");
+            let router = gateway.router();
+            gateway.serve(listener, router, stopped).await
+        });
+        Serving { address, process }
     }
 
     /// Worker and gateway.
     pub async fn start(&self) -> (Worker, Serving) {
         (self.worker().await, self.gateway().await)
+    }
+
+    /// A worker that may be held up, and a gateway.
+    pub async fn start_apart(&self) -> (Worker, Serving) {
+        (self.worker_apart().await, self.gateway().await)
     }
 
     /// What a client of a list must hold: keys and text of its rows, from the application's table.
@@ -228,285 +328,5 @@ impl World {
             .await
             .expect("rows");
         rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
-    }
-}
-
-pub fn token(user: &str) -> String {
-    mint_token(SECRET, user, Duration::from_secs(3600), &serde_json::Map::new(), SystemTime::now())
-        .expect("a token")
-}
-
-type Ws = WebSocketStream<MaybeTlsStream<TcpStream>>;
-
-/// A client installation: its store outlives its sockets.
-pub struct Client {
-    pub user: Option<String>,
-    pub id: ClientId,
-    pub new: bool,
-    pub model: ModelClient,
-    pub seen: Vec<Seen>,
-    pub next_number: u64,
-    pub awaited: BTreeSet<u64>,
-    socket: Option<Ws>,
-    pings: u64,
-}
-
-impl Client {
-    pub fn new(user: Option<&str>) -> Client {
-        Client {
-            user: user.map(str::to_owned),
-            id: ClientId(Uuid::new_v4()),
-            new: true,
-            model: ModelClient::default(),
-            seen: Vec::new(),
-            next_number: 1,
-            awaited: BTreeSet::new(),
-            socket: None,
-            pings: 0,
-        }
-    }
-
-    /// A client that is connected and welcome.
-    pub async fn connected(serving: &Serving, user: Option<&str>) -> Client {
-        let mut client = Client::new(user);
-        client.connect(serving).await;
-        client
-    }
-
-    /// Opens the socket, without a word.
-    pub async fn open(&mut self, serving: &Serving) {
-        let mut request =
-            format!("ws://{}/v3/socket", serving.address).into_client_request().expect("a request");
-        request.headers_mut().insert("sec-websocket-protocol", SUBPROTOCOL.parse().expect("a header"));
-        let (socket, _) =
-            within("the upgrade", tokio_tungstenite::connect_async(request)).await.expect("a socket");
-        self.model.disconnect();
-        self.socket = Some(socket);
-    }
-
-    pub async fn hello(&mut self) {
-        let token = self.user.as_deref().map(token);
-        let hello = Hello {
-            versions: vec![3],
-            token: token.as_deref().map(|token| Secret(token.into())),
-            user: None,
-            client: self.id,
-            new: self.new,
-            sv: None,
-            awaited: self.awaited.iter().copied().map(MutationNumber).collect(),
-            acked: MutationNumber(0),
-        };
-        self.send(hello.into()).await;
-    }
-
-    pub async fn connect(&mut self, serving: &Serving) {
-        // A stream that is being started is answered `unavailable`: as a client would, try again.
-        within("welcome", async {
-            loop {
-                self.open(serving).await;
-                self.hello().await;
-                match self.next().await {
-                    Some(Seen::Welcome { .. }) => break,
-                    Some(Seen::Error { code, .. }) if code == "unavailable" => {}
-                    other => panic!("expected welcome, got {other:?}"),
-                }
-            }
-        })
-        .await;
-        self.new = false;
-    }
-
-    pub fn disconnect(&mut self) {
-        self.socket = None;
-        self.model.disconnect();
-    }
-
-    pub async fn send(&mut self, frame: ClientFrame<'_>) {
-        self.send_bytes(frame.encode()).await;
-    }
-
-    pub async fn send_bytes(&mut self, bytes: Vec<u8>) {
-        let socket = self.socket.as_mut().expect("connected");
-        socket.send(Message::Binary(Bytes::from(bytes))).await.expect("sent");
-    }
-
-    /// The next frame, judged by the model; `None` once the socket is closed.
-    pub async fn next(&mut self) -> Option<Seen> {
-        loop {
-            let socket = self.socket.as_mut().expect("connected");
-            match within("a frame", socket.next()).await {
-                Some(Ok(Message::Binary(bytes))) => {
-                    let frame = ServerFrame::decode(&bytes, &Limits::FROM_SERVER).expect("a frame");
-                    let seen = self.model.take(&frame);
-                    match &seen {
-                        Seen::Materialized(numbers) => {
-                            for number in numbers {
-                                self.awaited.remove(number);
-                            }
-                        }
-                        Seen::Outcome { results, .. } => {
-                            let accepted = results.iter().filter(|(_, status)| status == "accepted");
-                            let unseen =
-                                accepted.filter(|(number, _)| !self.model.materialized.contains(number));
-                            self.awaited.extend(unseen.map(|(number, _)| *number));
-                        }
-                        _ => {}
-                    }
-                    self.seen.push(seen.clone());
-                    return Some(seen);
-                }
-                Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
-                Some(Ok(_)) => {}
-            }
-        }
-    }
-
-    /// The code of the close frame.
-    pub async fn close_code(&mut self) -> u16 {
-        loop {
-            let socket = self.socket.as_mut().expect("connected");
-            match within("the close frame", socket.next()).await {
-                Some(Ok(Message::Close(Some(frame)))) => return frame.code.into(),
-                Some(Ok(Message::Binary(bytes))) => {
-                    let frame = ServerFrame::decode(&bytes, &Limits::FROM_SERVER).expect("a frame");
-                    let seen = self.model.take(&frame);
-                    self.seen.push(seen);
-                }
-                Some(Ok(_)) => {}
-                other => panic!("expected a close frame, got {other:?}"),
-            }
-        }
-    }
-
-    /// Reads until `done` says so of the model and the last frame.
-    pub async fn until(&mut self, what: &str, mut done: impl FnMut(&ModelClient, &Seen) -> bool) -> Seen {
-        loop {
-            match self.next().await {
-                Some(seen) if done(&self.model, &seen) => return seen,
-                Some(_) => {}
-                None => panic!("the socket closed before {what}; last: {:?}", self.seen.last()),
-            }
-        }
-    }
-
-    pub async fn until_seen(&mut self, what: &str, done: impl Fn(&Seen) -> bool) -> Seen {
-        self.until(what, |_, seen| done(seen)).await
-    }
-
-    /// Asks and waits until the answer: everything sent before has come.
-    pub async fn ping(&mut self) {
-        self.pings += 1;
-        let id = self.pings;
-        self.send(Ping { id }.into()).await;
-        self.until_seen("pong", |seen| *seen == Seen::Pong(id)).await;
-    }
-
-    /// Subscribes with what the store has.
-    pub async fn subscribe(&mut self, name: &str) {
-        let token = self.model.interrupted.get(name).map(|(_, token)| token.clone());
-        let cursor = self.model.cursor(name).filter(|_| token.is_none()).map(<[u8]>::to_vec);
-        self.subscribe_with(name, cursor, token).await;
-    }
-
-    pub async fn subscribe_with(&mut self, name: &str, cursor: Option<Vec<u8>>, token: Option<Vec<u8>>) {
-        let subscribe = Subscribe {
-            reference: 1,
-            kind: SubscriptionKind::Scope,
-            name: Some(name.to_owned().into()),
-            cursor: cursor.map(Bin::from),
-            token: token.map(Bin::from),
-            mismatch: None,
-        };
-        self.send(subscribe.into()).await;
-    }
-
-    pub async fn unsubscribe(&mut self, name: &str) {
-        self.send(Unsubscribe { reference: 1, name: name.to_owned().into() }.into()).await;
-    }
-
-    /// Subscribes and waits until it has joined; gives the mode and reason.
-    pub async fn join(&mut self, name: &str) -> String {
-        self.subscribe(name).await;
-        self.joined(name).await
-    }
-
-    pub async fn joined(&mut self, name: &str) -> String {
-        let mut how = String::new();
-        loop {
-            let seen = self.next().await.expect("the socket stays open");
-            match seen {
-                Seen::Subscribed { name: of, mode, reason } if of == name => {
-                    how = reason.unwrap_or_else(|| mode.as_str().to_owned());
-                }
-                Seen::Joined { name: of, .. } if of == name => return how,
-                Seen::Error { code, .. } => panic!("subscribe to {name}: {code}"),
-                _ => {}
-            }
-        }
-    }
-
-    pub fn rows(&self, name: &str) -> Rows {
-        self.model.held.get(name).map(|held| held.rows.clone()).unwrap_or_default()
-    }
-
-    /// Keys and text of a list's rows, as the client holds them.
-    pub fn list(&self, list: &str) -> Vec<(i64, Option<i32>, Option<String>)> {
-        let rows = self.rows(&format!("list:{list}"));
-        rows.values()
-            .map(|(_, row)| {
-                let values = tidegate_protocol::decode_row(row).expect("a row");
-                let int = |index: usize| match &values[index] {
-                    Value::Int(value) => Some(*value),
-                    _ => None,
-                };
-                let text = |index: usize| match &values[index] {
-                    Value::Str(value) => Some(value.to_string()),
-                    _ => None,
-                };
-                (int(0).expect("a key"), int(2).map(|n| n as i32), text(3))
-            })
-            .collect()
-    }
-
-    /// Reads until the client's list is what the table has, at a cut.
-    pub async fn until_list(&mut self, world: &World, list: &str) {
-        let expected = world.list(list).await;
-        while self.list(list) != expected || self.model.staged() {
-            assert!(self.next().await.is_some(), "the socket closed before the list was current");
-        }
-    }
-
-    /// Pushes updates of items' bodies as one batch; gives the numbers.
-    pub async fn push(&mut self, world: &World, items: &[(i64, &str)]) -> Vec<u64> {
-        let first = self.next_number;
-        self.next_number += items.len() as u64;
-        self.push_numbers(world, first, items).await
-    }
-
-    pub async fn push_numbers(&mut self, world: &World, first: u64, items: &[(i64, &str)]) -> Vec<u64> {
-        let sv: i32 = world.scalar("select max(id) from tidegate.registry_generation").await;
-        let table: i32 =
-            world.scalar("select table_id from tidegate.relation where table_name = 'items'").await;
-        let mutations = items.iter().zip(first..).map(|((id, body), number)| Mutation {
-            number: MutationNumber(number),
-            table: TableId(table),
-            op: MutationOp::Upsert,
-            key: Value::Int(*id),
-            base: Base::None,
-            cols: Columns(vec![
-                ("list_id".into(), Value::Str("L1".into())),
-                ("body".into(), Value::Str((*body).to_owned().into())),
-            ]),
-        });
-        let push = Push {
-            reference: first,
-            batch: Uuid::from_u128(u128::from(first)),
-            atomic: false,
-            sv: RegistryGeneration(sv),
-            acked: MutationNumber(0),
-            mutations: mutations.collect(),
-        };
-        self.send(push.into()).await;
-        (first..first + items.len() as u64).collect()
     }
 }

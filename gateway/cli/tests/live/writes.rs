@@ -1,7 +1,8 @@
 //! A client's own writes: held back until they have come round, and told once when they have.
 
+use super::client::Client;
 use super::model_client::Seen;
-use super::world::{Client, World};
+use super::world::World;
 use std::time::Duration;
 use tidegate_embedded::pg_test;
 use tidegate_gateway::Config;
@@ -32,71 +33,6 @@ pg_test!(
         anna.push_numbers(&world, 1, &[(1, "a0"), (2, "b")]).await;
         anna.until_seen("the outcome", |seen| matches!(seen, Seen::Outcome { reference: 1, .. })).await;
         anna.ping().await;
-        worker.stop().await;
-        serving.stop().await;
-    }
-);
-
-pg_test!(
-    Slots,
-    async fn v2_nothing_moves_until_the_clients_own_write_has_come_round(world: World) {
-        world.sql(MEMBER).await;
-        let (worker, serving) = world.start().await;
-        let mut anna = Client::connected(&serving, Some("anna")).await;
-        let mut ben = Client::connected(&serving, Some("ben")).await;
-        anna.join("list:L1").await;
-        ben.join("list:L1").await;
-        // Capture stands still: Anna's write is committed, and its coming round is not.
-        worker.kill().await;
-        let numbers = anna.push(&world, &[(1, "anna's")]).await;
-        anna.until_seen("the outcome", |seen| matches!(seen, Seen::Outcome { .. })).await;
-        anna.seen.clear();
-        // Neither a new subscription nor a resume pretends otherwise, on this or another socket of the client.
-        anna.subscribe("news").await;
-        let held = anna.until_seen("capture_pending", |seen| matches!(seen, Seen::CapturePending(_))).await;
-        assert_eq!(held, Seen::CapturePending(numbers.clone()));
-        anna.ping().await;
-        assert!(
-            position(&anna.seen, |seen| matches!(
-                seen,
-                Seen::Rebuild { .. } | Seen::Joined { .. } | Seen::Page { .. }
-            ))
-            .is_none()
-        );
-        anna.disconnect();
-        anna.connect(&serving).await;
-        anna.subscribe("list:L1").await;
-        anna.until_seen("capture_pending", |seen| matches!(seen, Seen::CapturePending(_))).await;
-        // Somebody else's client does not wait for it.
-        ben.join("news").await;
-        let worker = world.worker().await;
-        anna.until("it to come round", |model, _| model.materialized.contains(&numbers[0])).await;
-        anna.until_list(&world, "L1").await;
-        ben.until_list(&world, "L1").await;
-        worker.stop().await;
-        serving.stop().await;
-    }
-);
-
-pg_test!(
-    Slots,
-    async fn v2_live_pages_of_others_wait_for_the_clients_own_write(world: World) {
-        world.sql(MEMBER).await;
-        let (worker, serving) = world.start().await;
-        let mut anna = Client::connected(&serving, Some("anna")).await;
-        anna.join("list:L1").await;
-        // A fence of hers that never comes round by itself: its mutation is unknown to the stream.
-        let id = anna.id.0;
-        world.sql(&format!("insert into tidegate.write_fence (fence_id, mutation_id, subject, client_id, number, relation_id, key, version)
-            values ('{id}', 1, 'anna', '{id}', 77, 1, 'x', gen_random_uuid())")).await;
-        anna.seen.clear();
-        world.sql("insert into items values (5, 'L1', 5, 'ben''s')").await;
-        world.settle().await;
-        anna.until_seen("capture_pending", |seen| *seen == Seen::CapturePending(vec![77])).await;
-        anna.ping().await;
-        assert!(position(&anna.seen, |seen| matches!(seen, Seen::Page { .. } | Seen::Cut)).is_none());
-        world.sql(&format!("delete from tidegate.write_fence where fence_id = '{id}'")).await;
-        anna.until_list(&world, "L1").await;
         worker.stop().await;
         serving.stop().await;
     }

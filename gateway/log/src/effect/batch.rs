@@ -136,9 +136,9 @@ pub struct EffectBatch {
     pub effects: Vec<Effect>,
     /// Where the stretch ends inside a large transaction: the scope of the effect that comes next.
     pub continues: Option<ScopeId>,
-    /// In commit order.
+    /// In commit order. A large transaction's come with its first part (V7).
     pub grants: Vec<GrantChange>,
-    /// In no order.
+    /// In no order. A large transaction's come with its last part.
     pub materialized: Vec<Materialized>,
     /// As of the snapshot.
     pub pending: Pending,

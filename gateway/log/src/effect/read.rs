@@ -29,6 +29,9 @@ pub(super) struct Statements {
 const MARK: &str = "pg_catalog.pg_lsn_send(t.end_lsn) || pg_catalog.int8send(t.xid) || pg_catalog.timestamptz_send(t.committed_at)
        || pg_catalog.int8send(t.event_count) || pg_catalog.int8send(t.effect_bytes)";
 
+/// Before every scope: where the first part of a large transaction begins.
+const FIRST_SCOPE: i64 = i64::MIN;
+
 impl Statements {
     pub fn new(state: StateId) -> Statements {
         let text = |body: &str| {
@@ -36,6 +39,7 @@ impl Statements {
                 .replace("{anchor_row}", ANCHOR_ROW)
                 .replace("{state}", &state.to_string())
                 .replace("{mark}", MARK)
+                .replace("{first_scope}", &format!("({FIRST_SCOPE})::int8"))
         };
         Statements {
             all: text(include_str!("sql/read_all.sql")),
@@ -186,6 +190,21 @@ impl EffectLog {
         sqlx::query(AssertSqlSafe(text.to_owned()))
     }
 
+    /// A reset retires the projected state of the generation before it, tables and all: a statement that misses them asks for the
+    /// anchor alone.
+    async fn fetch(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, EffectLogError> {
+        const UNDEFINED_TABLE: &str = "42P01";
+        match query.fetch_all(&self.pool).await {
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(UNDEFINED_TABLE) => {
+                let alone =
+                    sqlx::query(AssertSqlSafe(Anchor::statement(""))).fetch_optional(&self.pool).await?;
+                Anchor::of_row(&alone.ok_or(EffectLogError::NoGeneration)?, &self.lineage)?;
+                Err(sqlx::Error::Database(error).into())
+            }
+            fetched => Ok(fetched?),
+        }
+    }
+
     fn pending(&self, pairs: Vec<(ClientKey, u64)>) -> Pending {
         let truncated = pairs.len() > self.pending_max as usize;
         Pending::new(pairs, truncated)
@@ -221,7 +240,7 @@ impl EffectLog {
         }
         let interest = self.interest();
         let hashes = |hashes: &[[u8; 32]]| hashes.iter().map(|hash| hash.to_vec()).collect::<Vec<_>>();
-        let rows = self
+        let query = self
             .statement(&self.statements.all)
             .bind(self.lineage.generation.0)
             .bind(from.end.unwrap_or(Lsn::ZERO).to_string())
@@ -231,15 +250,15 @@ impl EffectLog {
             .bind(i64::from(self.pending_max))
             .bind(interest.names)
             .bind(hashes(&interest.scopes))
-            .bind(hashes(&interest.subjects))
-            .fetch_all(&self.pool)
-            .await?;
+            .bind(hashes(&interest.subjects));
+        let rows = self.fetch(query).await?;
         let (anchor, mut parts) = Parts::read(&rows, self)?;
         self.check_places(&anchor, [from.end, None], &mut parts.marks)?;
         if parts.bounds_event == 1 {
             let commit_lsn =
                 parts.through.ok_or(EffectLogError::Malformed("no end of a large transaction"))?;
-            let start = Inside { commit_lsn, scope: ScopeId(i64::MIN), event_ordinal: 0, effect_ordinal: 0 };
+            let start =
+                Inside { commit_lsn, scope: ScopeId(FIRST_SCOPE), event_ordinal: 0, effect_ordinal: 0 };
             return self.read_part(from, start, bounds).await;
         }
         let through = TailPosition { end: parts.through, inside: None };
@@ -269,7 +288,7 @@ impl EffectLog {
         inside: Inside,
         bounds: Bounds,
     ) -> Result<EffectBatch, EffectLogError> {
-        let rows = self
+        let query = self
             .statement(&self.statements.part)
             .bind(self.lineage.generation.0)
             .bind(inside.commit_lsn.to_string())
@@ -280,9 +299,8 @@ impl EffectLog {
             .bind(bounds.bytes_max as i64)
             .bind(i64::from(self.pending_max))
             .bind(self.interest().names)
-            .bind(from.end.unwrap_or(Lsn::ZERO).to_string())
-            .fetch_all(&self.pool)
-            .await?;
+            .bind(from.end.unwrap_or(Lsn::ZERO).to_string());
+        let rows = self.fetch(query).await?;
         let (anchor, mut parts) = Parts::read(&rows, self)?;
         self.check_places(&anchor, [from.end, Some(inside.commit_lsn)], &mut parts.marks)?;
         let through = match parts.effects.last() {
@@ -322,7 +340,7 @@ impl EffectLog {
         bounds: Bounds,
         replay_count_max: u64,
     ) -> Result<ScopeRead, EffectLogError> {
-        let rows = self
+        let query = self
             .statement(&self.statements.scope)
             .bind(self.lineage.generation.0)
             .bind(scope.0)
@@ -332,9 +350,8 @@ impl EffectLog {
             .bind(through.to_string())
             .bind(i64::from(bounds.entries_max.max(1)))
             .bind(bounds.bytes_max as i64)
-            .bind(replay_count_max as i64)
-            .fetch_all(&self.pool)
-            .await?;
+            .bind(replay_count_max as i64);
+        let rows = self.fetch(query).await?;
         let (anchor, parts) = Parts::read(&rows, self)?;
         // Whoever asks has seen the tail there.
         if through > anchor.tip.unwrap_or(Lsn::ZERO) {

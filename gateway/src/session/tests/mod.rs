@@ -49,7 +49,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (changes(), Just(Vec::new()), any::<bool>())
             .prop_map(|(changes, grants, materialize)| Step::Commit { changes, grants, materialize }),
-        1 => (changes(), grants, any::<bool>())
+        3 => (changes(), grants, any::<bool>())
             .prop_map(|(changes, grants, materialize)| Step::Commit { changes, grants, materialize }),
         4 => Just(Step::BeginRead),
         6 => Just(Step::EndRead),

@@ -97,6 +97,31 @@ fn v6_a_session_without_scopes_gets_a_cut_for_what_came_round() {
 }
 
 #[test]
+fn v6_nothing_is_cut_while_what_came_round_is_looked_up() {
+    let mut world = joined(Sizes::default());
+    world.push();
+    world.answer(0);
+    world.drain(usize::MAX);
+    // It comes round while the client is away, so that only a look-up can tell.
+    world.session_away(|world| world.commit(&[change(1, 0b001)], &[], true));
+    world.seen.clear();
+    for _ in 0..5 {
+        world.read();
+        while world.message() {}
+        world.drain(usize::MAX);
+    }
+    let ends = |seen: &Seen| matches!(seen, Seen::Joined { .. } | Seen::Cut);
+    assert!(!world.seen.iter().any(ends), "{:?}", world.seen);
+    let seen = world.turns();
+    let told = seen.iter().position(|seen| *seen == Seen::Materialized(vec![1])).expect("told");
+    assert_eq!(
+        seen.iter().position(ends),
+        Some(told + 1),
+        "with the first that ends at or after it: {seen:?}"
+    );
+}
+
+#[test]
 fn v5_a_session_that_was_left_behind_catches_up_in_one_cut() {
     let mut world = joined(Sizes { mailbox_batches: 1, ..Sizes::default() });
     for key in 0..5 {
@@ -180,6 +205,21 @@ fn v7_a_run_from_before_the_grant_is_not_for_whoever_is_granted_later() {
     let seen = world.turns();
     assert!(seen.iter().any(|seen| matches!(seen, Seen::Rebuild { .. })), "{seen:?}");
     assert!(seen.iter().all(|seen| !matches!(seen, Seen::Page { .. })), "nothing to replay: {seen:?}");
+    world.settle();
+}
+
+#[test]
+fn v7_a_large_transactions_own_removals_come_before_its_first_part() {
+    let mut world = joined(Sizes { read_effects: 2, page_effects: 1, ..Sizes::default() });
+    let secrets: Vec<Change> = (1..7).map(|key| change(key, 0b011)).collect();
+    world.commit(&secrets, &[(0, false)], false);
+    let seen = world.turns();
+    let of_a = |seen: &Seen| matches!(seen, Seen::Page { name, .. } if name == "s:a");
+    assert!(!seen.iter().any(of_a), "{seen:?}");
+    let told = |seen: &Seen| matches!(seen, Seen::Scopes { removed, .. } if removed == &["s:a"]);
+    assert_eq!(seen.iter().position(told), Some(0), "{seen:?}");
+    let cuts = seen.iter().filter(|seen| **seen == Seen::Cut).count();
+    assert_eq!(cuts, 1, "the scope that is left gets all of it: {seen:?}");
     world.settle();
 }
 

@@ -31,6 +31,7 @@ impl Connection<'_> {
                         bytes_max: limits.page_bytes_max as u64,
                     };
                     self.work.push(Box::pin(async move {
+                        failpoints::reach(failpoints::SCOPE_ASKED, &whom.0).await;
                         match work::read_scope(&epoch, &feed, after, through, replay_count_max, bounds).await
                         {
                             Some(pages) => {
@@ -44,6 +45,7 @@ impl Connection<'_> {
                 Command::ReadRebuild(id, feed, from) => {
                     let (epoch, whom) = (epoch.clone(), self.whom());
                     self.work.push(Box::pin(async move {
+                        failpoints::reach(failpoints::REBUILD_ASKED, &whom.0).await;
                         match work::read_rebuild(&epoch, &feed, from).await {
                             Some(Ok((position, page))) => {
                                 failpoints::reach(failpoints::REBUILD_READ, &whom.0).await;

@@ -1,5 +1,5 @@
 -- One part of a source transaction that is too large to be read whole, in order of scope, event and effect, after ($3, $4, $5).
--- Its grant changes and mutations come with the last part.
+-- Its grant changes come with the first part: removals take effect before its pages (V7). Its mutations come with the last.
 -- Caller: EffectLog::read_all. Rides: effect_by_commit. Each part reads and partly sorts the transaction's rest.
 -- $1 generation, $2 commit position, $3 scope, $4 event, $5 effect, $6 rows, $7 bytes, $8 pending mutations, $9 whether to
 -- name the scopes, $10 the transaction before.
@@ -28,8 +28,8 @@ select 2, pg_catalog.pg_lsn_send(e.commit_lsn), e.event_ordinal, e.effect_ordina
 from chosen e
 union all
 select 3, pg_catalog.pg_lsn_send(g.commit_lsn), g.ordinal, null, null, g.op, null, null, null, null, null, null, null, g.subject, g.scope
-from bounds b, tidegate.grant_effect g
-where b.complete and g.generation = $1::int4 and g.commit_lsn = $2::text::pg_lsn
+from tidegate.grant_effect g
+where $3::int8 = {first_scope} and g.generation = $1::int4 and g.commit_lsn = $2::text::pg_lsn
 union all
 select distinct 4, pg_catalog.pg_lsn_send(f.materialized_commit_lsn), f.number, null::int4, null::int8, null::int2, null::int4,
        null::bytea, f.client_id, null::bytea, null::int4, null::bytea, null::int8, f.subject, null

@@ -168,13 +168,14 @@ impl World {
         }
     }
 
-    /// V7: each row was in the scope at some time since the grant.
+    /// V7: each row was in the scope at some time since the grant, and while it held.
     fn check_rows_are_granted(&self, scope: &str, since: Point, rebuild: &tidegate_protocol::Rebuild<'_>) {
         let granted: Vec<&Rows> = (0..self.log.len())
             .filter(|index| {
                 let next = self.log.get(index + 1);
                 // What a transaction left holds until the next one: also through the start of the grant.
                 next.is_none_or(|next| Point::TransactionEnd { commit_lsn: next.commit } > since)
+                    && self.granted_after(scope, *index)
             })
             .map(|index| &self.log[index].rows[name_static(scope)])
             .collect();
@@ -185,6 +186,13 @@ impl World {
                 "V7: a row from before the grant in {scope}"
             );
         }
+    }
+
+    /// Whether the scope was granted once this transaction had ended.
+    fn granted_after(&self, scope: &str, index: usize) -> bool {
+        let changes = self.log[..=index].iter().flat_map(|transaction| &transaction.grants);
+        // Everything is granted from the start.
+        changes.filter(|change| change.scope.0 == scope).last().is_none_or(|change| change.granted)
     }
 
     pub(super) fn point(&self, scope: &str, cursor: &[u8]) -> Point {
@@ -219,6 +227,12 @@ impl World {
                     assert!(begin >= since, "V7: effects from before the grant in {name}");
                 }
                 assert!(self.client.assigned.contains(name), "V7: only under a grant");
+                let of_page = |t: &Transaction| effects.iter().any(|effect| effect.tx == t.commit.0);
+                let mut sources = self.log.iter().enumerate().filter(|(_, transaction)| of_page(transaction));
+                assert!(
+                    sources.all(|(index, _)| self.granted_after(name, index)),
+                    "V7: a transaction's own removals come before its pages, in {name}"
+                );
                 if fin && self.client.is_joined(name) {
                     self.check_cut();
                 }
@@ -236,6 +250,7 @@ impl World {
                     self.joined_stand_at(index),
                     "V5: all joined scopes stand at one position when {name} joins"
                 );
+                self.check_announced();
             }
             Seen::Cut => self.check_cut(),
             Seen::Materialized(numbers) => {
@@ -275,6 +290,21 @@ impl World {
     pub(super) fn check_cut(&mut self) {
         let at = (self.cut_at..=self.log.len()).find(|index| self.joined_stand_at(*index));
         self.cut_at = at.expect("V5: joined scopes move in lockstep");
+        self.check_announced();
+    }
+
+    /// V6: whatever the client waits for is announced no later than with the first cut at or after it. Where the cut stands is known
+    /// only from below: rows can be the same after two transactions.
+    fn check_announced(&self) {
+        let Some(cut) = self.cut_at.checked_sub(1).map(|last| self.log[last].commit) else { return };
+        let silent = self.awaiting.iter().filter(|number| {
+            self.accepted.get(number).copied().flatten().is_some_and(|commit| commit <= cut)
+        });
+        assert_eq!(
+            silent.collect::<Vec<_>>(),
+            Vec::<&u64>::new(),
+            "V6: a cut at {cut} passed them in silence"
+        );
     }
 
     pub(super) fn joined_stand_at(&self, index: usize) -> bool {

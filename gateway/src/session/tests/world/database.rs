@@ -189,8 +189,11 @@ impl World {
                 _ => TailPosition::end_of(large.commit),
             };
             batch.at_tip = false;
+            if from.inside.is_none() {
+                batch.grants.extend(large.grants.iter().cloned());
+            }
             if batch.continues.is_none() {
-                self.add_rest(&mut batch, large);
+                self.add_materialized(&mut batch, large);
             }
         } else {
             for transaction in rest().take(self.sizes.read_transactions as usize) {
@@ -199,7 +202,8 @@ impl World {
                 }
                 batch.effects.extend(transaction.effects.iter().cloned());
                 batch.through = TailPosition::end_of(transaction.commit);
-                self.add_rest(&mut batch, transaction);
+                batch.grants.extend(transaction.grants.iter().cloned());
+                self.add_materialized(&mut batch, transaction);
             }
             batch.effects.sort_by_key(|effect| (effect.scope, effect.position));
             batch.at_tip = batch.through.end == self.tip();
@@ -225,8 +229,7 @@ impl World {
         batch
     }
 
-    pub(super) fn add_rest(&self, batch: &mut EffectBatch, transaction: &Transaction) {
-        batch.grants.extend(transaction.grants.iter().cloned());
+    pub(super) fn add_materialized(&self, batch: &mut EffectBatch, transaction: &Transaction) {
         batch.materialized.extend(transaction.materialized.iter().map(|number| Materialized {
             commit_lsn: transaction.commit,
             client: self.key(),
@@ -355,7 +358,7 @@ impl World {
                 };
                 let token = self.press.keys.seal_rebuild(&feed.name, &token);
                 let frame = builder.finish(&token, done);
-                let page = Arc::new(RebuildPage { frame, sv: SV, after: next, done });
+                let page = Arc::new(RebuildPage { frame, sv: SV, read_at: now, after: next, done });
                 self.rebuilt.insert(cached, page.clone());
                 page
             }
