@@ -2,7 +2,7 @@
 //! same run.
 
 use crate::connection::{Connection, Identity, decode};
-use crate::process::usage_of;
+use crate::process::{family_cpu_seconds, usage_of};
 use crate::replica::{Faults, Replica};
 use crate::report::{self, Spread, latencies, micros};
 use crate::stage::{Stage, address};
@@ -377,7 +377,7 @@ async fn tidegate_round(
         histogram.lock().map_err(|_| anyhow::anyhow!("a subscriber panicked"))?.reset();
     }
     let deliveries_before = shared.deliveries.load(Relaxed);
-    let (before, postgres_before) = (usage_of(pid)?, postgres_usage(stage)?);
+    let (before, postgres_before) = (usage_of(pid)?, family_cpu_seconds(stage.server.pid()?)?);
     shared.loading.store(true, Relaxed);
     let committed: Arc<Vec<AtomicI64>> =
         Arc::new(shared.committed.iter().map(|seq| AtomicI64::new(seq.load(Relaxed))).collect());
@@ -391,7 +391,7 @@ async fn tidegate_round(
     while shared.deliveries.load(Relaxed) < expected && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let (after, postgres_after) = (usage_of(pid)?, postgres_usage(stage)?);
+    let (after, postgres_after) = (usage_of(pid)?, family_cpu_seconds(stage.server.pid()?)?);
     let deliveries = shared.deliveries.load(Relaxed) - deliveries_before;
     let mut all = latencies();
     for histogram in &shared.latencies {
@@ -431,27 +431,6 @@ async fn relay_round(stage: &Stage, arguments: &Fanout) -> anyhow::Result<Spread
     drop(relay);
     let histogram = reader.await.context("the relay's reader panicked")??;
     Ok(Spread::from(&histogram))
-}
-
-/// Processor time of the private server's processes, those that have ended and been waited for included.
-fn postgres_usage(stage: &Stage) -> anyhow::Result<f64> {
-    let pid = std::fs::read_to_string(stage.server.dir().join("data/postmaster.pid"))
-        .context("read postmaster.pid")?;
-    let postmaster: u32 =
-        pid.lines().next().unwrap_or_default().trim().parse().context("read postmaster.pid")?;
-    let mut seconds = 0.0;
-    for entry in std::fs::read_dir("/proc").context("list processes")?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
-        let parent =
-            stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
-        if pid == postmaster || parent == Some(postmaster) {
-            seconds += usage_of(pid).unwrap_or_default().cpu_seconds;
-        }
-    }
-    Ok(seconds)
 }
 
 /// Memory that the kernel holds in TCP buffers, on both ends since both are on this machine.

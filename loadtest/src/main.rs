@@ -3,6 +3,7 @@
 mod baseline;
 mod connection;
 mod fanout;
+mod fence_cost;
 mod process;
 mod replica;
 mod report;
@@ -21,7 +22,7 @@ struct Args {
     #[arg(long, global = true, env = "TIDEGATE_BIN")]
     tidegate: Option<PathBuf>,
     /// PostgreSQL's major version.
-    #[arg(long, global = true, default_value_t = 15)]
+    #[arg(long, visible_alias = "pg", global = true, default_value_t = 15)]
     postgres: u32,
     /// Print the report as JSON.
     #[arg(long, global = true)]
@@ -37,6 +38,8 @@ enum Command {
     Fanout(fanout::Fanout),
     /// The first start over existing rows, against COPY of the same rows.
     Baseline(baseline::Baseline),
+    /// What fences cost the application, against no trigger and a minimal one.
+    FenceCost(fence_cost::FenceCost),
     /// Random writes, pushes and kills; then every client against the tables.
     Verify(verify::Verify),
 }
@@ -65,6 +68,7 @@ async fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Fanout(fanout) => fanout::run(fanout, &binary, args.postgres, args.json).await,
         Command::Baseline(baseline) => baseline::run(baseline, &binary, args.postgres, args.json).await,
+        Command::FenceCost(fences) => fence_cost::run(fences, &binary, args.postgres, args.json).await,
         Command::Verify(verify) => verify::run(verify, &binary, args.postgres, args.json).await,
     }
 }

@@ -115,12 +115,7 @@ impl Tidegate {
 /// # Errors
 /// When there is no such process.
 pub fn usage_of(pid: u32) -> anyhow::Result<Usage> {
-    let stat =
-        std::fs::read_to_string(format!("/proc/{pid}/stat")).context("read the program's processor time")?;
-    // The second field is the name in parentheses and may hold anything; user and system time are the 14th and 15th.
-    let fields: Vec<&str> =
-        stat.rsplit_once(')').context("read the program's processor time")?.1.split_whitespace().collect();
-    let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    let fields = stat_fields(pid)?;
     let status =
         std::fs::read_to_string(format!("/proc/{pid}/status")).context("read the program's memory")?;
     let kib = |name: &str| {
@@ -128,10 +123,46 @@ pub fn usage_of(pid: u32) -> anyhow::Result<Usage> {
         line.and_then(|rest| rest.trim_start_matches(':').split_whitespace().next()?.parse::<u64>().ok())
             .unwrap_or(0)
     };
-    // USER_HZ is 100 on every Linux that Rust runs on.
     Ok(Usage {
-        cpu_seconds: (ticks(11) + ticks(12)) as f64 / 100.0,
+        cpu_seconds: (fields[11] + fields[12]) as f64 / TICKS_PER_SECOND,
         resident_bytes: kib("VmRSS") * 1024,
         resident_max_bytes: kib("VmHWM") * 1024,
     })
+}
+
+/// Processor time of a process and of its children, those that have ended and been waited for included.
+///
+/// # Errors
+/// When there is no such process.
+pub fn family_cpu_seconds(parent: u32) -> anyhow::Result<f64> {
+    let own = stat_fields(parent)?;
+    // User and system time, then those of the children that are gone.
+    let mut ticks: u64 = own[11..15].iter().sum();
+    for entry in std::fs::read_dir("/proc").context("list processes")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        // It may have ended meanwhile.
+        let Ok(fields) = stat_fields(pid) else { continue };
+        if fields[1] == u64::from(parent) {
+            ticks += fields[11] + fields[12];
+        }
+    }
+    Ok(ticks as f64 / TICKS_PER_SECOND)
+}
+
+/// USER_HZ is 100 on every Linux that Rust runs on.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// The numbers of `/proc/…/stat` after the name, which may hold anything: state (as 0), parent, and so on; the 12th to 15th are user
+/// and system time, its own and its waited-for children's.
+fn stat_fields(pid: u32) -> anyhow::Result<[u64; 15]> {
+    let stat =
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).context("read the program's processor time")?;
+    let (_, rest) = stat.rsplit_once(')').context("read the program's processor time")?;
+    let mut fields = [0; 15];
+    for (field, text) in fields.iter_mut().zip(rest.split_whitespace()) {
+        *field = text.parse().unwrap_or(0);
+    }
+    Ok(fields)
 }

@@ -71,6 +71,11 @@ impl Stage {
         Ok(stage)
     }
 
+    /// The database's name.
+    pub fn database(&self) -> &'static str {
+        DATABASE
+    }
+
     /// Environment of the programs under test.
     pub fn environment(&self) -> Vec<(&str, &str)> {
         vec![

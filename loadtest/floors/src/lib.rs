@@ -2,5 +2,8 @@
 //! and the same durability, and without what Tidegate promises on top.
 
 pub mod copy;
+pub mod minimal_trigger;
+pub mod pgbench;
+pub mod recvlogical;
 pub mod relay;
 pub mod server;

@@ -55,6 +55,22 @@ impl Server {
         self.cluster.restart(Stop::Immediate).context("crash and restart PostgreSQL")
     }
 
+    /// A client program of the same version (`pgbench`, `pg_recvlogical`), with its connection in the environment.
+    ///
+    /// # Errors
+    /// When the installation does not have it.
+    pub fn tool(&self, name: &str, database: &str) -> anyhow::Result<std::process::Command> {
+        self.cluster.tool(name, database).with_context(|| format!("find {name}"))
+    }
+
+    /// The process id of the server's main process.
+    ///
+    /// # Errors
+    /// When it has never been started.
+    pub fn pid(&self) -> anyhow::Result<u32> {
+        self.cluster.pid().context("PostgreSQL was not started")
+    }
+
     /// The server's folder.
     pub fn dir(&self) -> PathBuf {
         self.cluster.dir().to_owned()
