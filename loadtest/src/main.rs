@@ -1,6 +1,7 @@
 //! Load tests and verification for Tidegate: speaks the protocol like a client, knows no server code.
 
 mod baseline;
+mod capture;
 mod connection;
 mod fanout;
 mod fence_cost;
@@ -38,6 +39,8 @@ enum Command {
     Fanout(fanout::Fanout),
     /// The first start over existing rows, against COPY of the same rows.
     Baseline(baseline::Baseline),
+    /// A backlog to durable effects, against decoding to nowhere and COPY; and live writers.
+    Capture(capture::Capture),
     /// What fences cost the application, against no trigger and a minimal one.
     FenceCost(fence_cost::FenceCost),
     /// Random writes, pushes and kills; then every client against the tables.
@@ -68,6 +71,7 @@ async fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Fanout(fanout) => fanout::run(fanout, &binary, args.postgres, args.json).await,
         Command::Baseline(baseline) => baseline::run(baseline, &binary, args.postgres, args.json).await,
+        Command::Capture(capture) => capture::run(capture, &binary, args.postgres, args.json).await,
         Command::FenceCost(fences) => fence_cost::run(fences, &binary, args.postgres, args.json).await,
         Command::Verify(verify) => verify::run(verify, &binary, args.postgres, args.json).await,
     }

@@ -11,6 +11,9 @@ use tokio::process::{Child, Command};
 /// How long a program may take until it says that it is ready. A cold PostgreSQL on a busy machine needs most of it.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// How long a program may take to end by itself.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// The line that `tidegate … --json` prints when it is ready; fields that a command does not have are absent.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Ready {
@@ -99,6 +102,32 @@ impl Tidegate {
     /// When the process cannot be signalled or waited for.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
         self.child.kill().await.context("kill the program")
+    }
+
+    /// SIGTERM, and waits until it has ended by itself; `kill -9` if it does not.
+    ///
+    /// # Errors
+    /// When the process cannot be signalled or waited for.
+    pub async fn stop(&mut self) -> anyhow::Result<()> {
+        self.signal(libc::SIGTERM)?;
+        if tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await.is_err() {
+            self.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// When the process has ended.
+    pub fn signal(&self, signal: libc::c_int) -> anyhow::Result<()> {
+        let pid = self.pid().context("the program has ended")?;
+        let pid = libc::pid_t::try_from(pid).context("a process id")?;
+        // SAFETY: takes two numbers. The process is our child and has not been waited for, so its id is still its own.
+        if unsafe { libc::kill(pid, signal) } != 0 {
+            return Err(std::io::Error::last_os_error()).context("signal the program");
+        }
+        Ok(())
     }
 
     /// What it has used so far.
