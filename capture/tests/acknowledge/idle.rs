@@ -79,29 +79,28 @@ pg_test!(
         let worker = world.start_with(tapped(world.eager(), &tap));
         world.until_streams(&worker).await;
         let observer = Observer::start(&world).await;
-        // The tap stops the stream behind each message of the transaction in turn, with a keepalive that wants an answer and
+        // The tap stops the stream behind each message of the transaction in turn. Then comes a keepalive that wants an answer and
         // names an end past the transaction's own. PostgreSQL sends such ones while it decodes what takes long.
         for (round, kind) in [b'B', b'I', b'M'].into_iter().enumerate() {
-            tap.hold(Held { stream: true, status: false });
-            let before = world.standing().await.transactions;
+            tap.stop_after(kind);
+            let before = tap.passed().len();
             world.sql(&format!("insert into items values ('{round}', 'L1')")).await;
+            tap.until("its message", |passed| passed[before..].contains(&Passed::Data(kind))).await;
             let open = observer.transactions(&world).await.last().expect("a transaction").commit_lsn;
+            let still = world.until_still().await;
             world.write_noise().await;
             let end = world.lsn("select pg_current_wal_flush_lsn()").await;
-            tap.inject_keepalive_after(kind, end);
             let told = tap.passed().len();
-            tap.resume();
+            tap.send_keepalive(end);
             tap.until("the keepalive and its answer", |passed| {
-                let since = passed.get(told..).unwrap_or_default();
-                let at = since.iter().position(|p| *p == Passed::KeepAlive { end, asks: true });
-                at.is_some_and(|at| since[at..].iter().any(|p| matches!(p, Passed::Status { .. })))
+                let at = passed[told..].iter().position(|p| *p == Passed::KeepAlive { end, asks: true });
+                at.is_some_and(|at| passed[told + at..].iter().any(|p| matches!(p, Passed::Status { .. })))
             })
             .await;
             world.until_beats().await;
-            let during = world.standing().await;
-            assert!(during.processed <= open, "open after {}: {during:?}", char::from(kind));
-            assert_eq!(during.transactions, before);
-            assert!(during.slot <= open && tap.told().iter().all(|told| *told <= open));
+            assert!(still.processed <= open && still.acknowledged == still.processed, "{still:?}");
+            assert_eq!(world.standing().await, still, "open after {}", char::from(kind));
+            assert!(tap.told().iter().all(|told| *told <= open));
             tap.resume();
             world.settle().await;
             assert_eq!(world.effects().await.len(), round + 1);

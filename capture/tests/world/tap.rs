@@ -36,8 +36,10 @@ pub struct Held {
 #[derive(Default)]
 struct Shared {
     passed: Mutex<Vec<Passed>>,
-    /// Frames that the tap itself puts behind the next message of a kind.
-    inject: Mutex<VecDeque<(u8, Vec<u8>)>>,
+    /// The stream is held behind the next message of this kind.
+    stop_after: Mutex<Option<u8>>,
+    /// Frames of the tap's own, for a stream that is held.
+    inject: Mutex<VecDeque<Vec<u8>>>,
 }
 
 pub struct Tap {
@@ -109,8 +111,13 @@ impl Tap {
         .await;
     }
 
-    /// Puts a keepalive of the tap's own behind the next message of this kind, and holds the stream there.
-    pub fn inject_keepalive_after(&self, kind: u8, end: Lsn) {
+    /// Holds the stream behind the next message of this kind.
+    pub fn stop_after(&self, kind: u8) {
+        *self.shared.stop_after.lock().expect("unpoisoned") = Some(kind);
+    }
+
+    /// Sends a keepalive of the tap's own, which wants an answer, on a stream that is held.
+    pub fn send_keepalive(&self, end: Lsn) {
         let mut payload = vec![b'k'];
         payload.extend_from_slice(&end.0.to_be_bytes());
         payload.extend_from_slice(&[0; 8]);
@@ -118,7 +125,9 @@ impl Tap {
         let mut frame = vec![b'd'];
         frame.extend_from_slice(&(payload.len() as u32 + 4).to_be_bytes());
         frame.extend_from_slice(&payload);
-        self.shared.inject.lock().expect("unpoisoned").push_back((kind, frame));
+        self.shared.inject.lock().expect("unpoisoned").push_back(frame);
+        // Whoever holds looks again.
+        self.held.send_modify(|_| {});
     }
 }
 
@@ -190,25 +199,31 @@ impl Wires {
     }
 
     async fn downstream(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> std::io::Result<()> {
+        let mut held = self.held.subscribe();
         loop {
             let message = read(&mut from).await?;
-            self.open(|held| held.stream).await;
+            while held.borrow_and_update().stream {
+                let injected = self.shared.inject.lock().expect("unpoisoned").pop_front();
+                match injected {
+                    Some(frame) => {
+                        to.write_all(&frame).await?;
+                        self.note(Passed::KeepAlive { end: lsn(&frame[6..]), asks: true });
+                    }
+                    None if held.changed().await.is_err() => return Ok(()),
+                    None => {}
+                }
+            }
             to.write_all(&message).await?;
             let (b'd', payload) = (message[0], &message[5..]) else { continue };
             match payload[0] {
                 b'k' => self.note(Passed::KeepAlive { end: lsn(&payload[1..]), asks: payload[17] == 1 }),
                 _ => {
-                    self.note(Passed::Data(payload[25]));
-                    let injected = {
-                        let mut inject = self.shared.inject.lock().expect("unpoisoned");
-                        let due = inject.front().is_some_and(|(kind, _)| *kind == payload[25]);
-                        if due { inject.pop_front() } else { None }
-                    };
-                    if let Some((_, frame)) = injected {
+                    let stop =
+                        self.shared.stop_after.lock().expect("unpoisoned").take_if(|k| *k == payload[25]);
+                    if stop.is_some() {
                         self.held.send_modify(|held| held.stream = true);
-                        to.write_all(&frame).await?;
-                        self.note(Passed::KeepAlive { end: lsn(&frame[6..]), asks: true });
                     }
+                    self.note(Passed::Data(payload[25]));
                 }
             }
         }
