@@ -284,6 +284,8 @@ begin
         table_sql := (select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
             where c.oid = r.relation_oid);
         continue when table_sql is null;
+        -- G1: in a restored database another table may have that OID. A table of another name is ours only if it has our trigger.
+        continue when present.oid is null and table_sql <> format('%I.%I', r.schema_name, r.table_name);
         renew := present.oid is null or present.condition is distinct from present.installed;
         if not renew and w.freeze and present.condition not like format('%%(%s)::oid%%', pg_relation_filenode(r.relation_oid)) then
             -- A rewrite since then makes the guard look at every insert (8 us each): renewed only if nobody has to wait for it.

@@ -1,11 +1,13 @@
 //! F11, G5, H5, H6: the read-only checks see each way in which a database can drift, by name, and clear when it is repaired.
 
 use crate::application::ok;
+use crate::schemas::edited;
 use sqlx::postgres::PgPool;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use tidegate_embedded::pg_test;
 use tidegate_embedded::testing::{TestContext, TestServer};
 use tidegate_migrations::testing::LoadedDatabase;
+use tidegate_migrations::{LoadOptions, connect_and_load, force_replay, load_schema};
 
 struct Registered(LoadedDatabase);
 
@@ -295,5 +297,43 @@ pg_test!(
         ok(pool, REINSTALL).await;
         assert!(!costly().await);
         assert!(problems(pool, "trigger_problems").await.is_empty());
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn g1_a_replay_puts_no_trigger_on_a_table_that_only_has_the_oid_of_a_registered_one(t: Registered) {
+        let pool = &t.0.pool;
+        ok(pool, "create table public.stranger (id bigint primary key)").await;
+        // As in a restored database, where OIDs are given anew.
+        ok(
+            pool,
+            "update tidegate.relation set relation_oid = 'public.stranger'::regclass where relation_id = 1",
+        )
+        .await;
+        force_replay(pool).await.expect("force");
+        connect_and_load(pool).await.expect("load");
+        let triggers = "select count(*) from pg_trigger where tgrelid = 'public.stranger'::regclass";
+        let count: i64 = sqlx::query_scalar(triggers).fetch_one(pool).await.expect("count");
+        assert_eq!(count, 0);
+        ok(pool, "insert into stranger values (1); update stranger set id = 2; truncate stranger").await;
+        assert!(
+            problems(pool, "relation_problems")
+                .await
+                .contains(&"public.item: the registered table is now public.stranger".to_owned())
+        );
+    }
+);
+
+pg_test!(
+    NoSlots,
+    async fn g1_g5_a_replay_reaches_a_registered_table_under_its_new_name(t: Registered) {
+        let pool = &t.0.pool;
+        ok(pool, "alter table item rename to renamed").await;
+        let schema = edited("v uuid := gen_random_uuid();", "v uuid := gen_random_uuid(); -- edited");
+        load_schema(pool, &schema, LoadOptions::default()).await.expect("load");
+        assert!(problems(pool, "trigger_problems").await.is_empty());
+        ok(pool, "insert into renamed values (1, 'a'); alter table renamed rename to item; update item set title = 'b'").await;
+        assert!(problems(pool, "relation_problems").await.is_empty());
     }
 );

@@ -41,7 +41,7 @@ impl TestContext for Tables {
 }
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f2_each_row_operation_has_exactly_one_fence(t: Tables) {
         t.0.ok("insert into list values ('a', 'x'); update list set name = 'y'; update list set name = name; delete from list").await;
         assert_eq!(t.0.check().await, ["list I a", "list U a", "list U a", "list D a"]);
@@ -53,7 +53,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f2_on_conflict_do_update_has_only_the_update_fence(t: Tables) {
         t.0.ok("insert into item values (1, null, 'a')").await;
         t.0.ok("insert into item values (1, null, 'b'), (2, null, 'b') on conflict (id) do update set title = excluded.title").await;
@@ -63,7 +63,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f2_merge_fences_what_it_did(t: Tables) {
         t.0.ok("insert into item values (1, null, 'a'), (2, null, 'b')").await;
         t.0.check().await;
@@ -78,7 +78,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f3_a_rolled_back_savepoint_takes_its_fences_along(t: Tables) {
         t.0.ok("begin; insert into item values (1, null, 'a'); savepoint s; update item set title = 'b'; delete from item; rollback to s;
         update item set title = 'c'; savepoint s2; delete from item; release s2; insert into item values (1, null, 'd'); commit").await;
@@ -89,7 +89,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f3_an_exception_block_takes_its_fences_along(t: Tables) {
         t.0.ok("do $$ begin
         insert into item values (1, null, 'a');
@@ -107,7 +107,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f2_no_session_command_resets_the_ordinal(t: Tables) {
         t.0.ok("begin; insert into item values (1, null, 'a'); reset all; update item set rev = 2; set session authorization default;
         select set_config('tidegate.ordinal', '', true); update item set rev = 3; commit").await;
@@ -116,7 +116,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f1_key_changes_are_refused_by_the_guard(t: Tables) {
         t.0.ok("insert into item values (1, null, 'a'); insert into list values ('a')").await;
         // Sees every change that happens, before our fence does.
@@ -144,7 +144,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f1_the_fence_refuses_a_key_change_that_a_later_before_trigger_made(t: Tables) {
         t.0.ok("create function public.move() returns trigger language plpgsql as $$ begin new.id := new.id + 100; return new; end $$;
         create trigger \"~~after_the_guard\" before update on item for each row execute function public.move();
@@ -157,7 +157,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f4_a_dependency_fence_has_no_table_id(t: Tables) {
         t.0.ok("insert into member values (7, 'u', 1)").await;
         let transactions = t.0.decode().await;
@@ -176,7 +176,7 @@ const MUTATION: &str = "insert into tidegate.client (subject, client_id) values 
     select set_config('tidegate.mutation', max(mutation_id)::text, true) from tidegate.client_mutation;";
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f5_a_push_leaves_a_write_fence_in_the_transaction_of_its_row(t: Tables) {
         t.0.ok(&format!(
             "begin; {MUTATION} insert into item values (1, null, 'a'); update item set rev = 2; commit"
@@ -211,7 +211,7 @@ const MUTATION_OTHER: &str =
     select set_config('tidegate.mutation', max(mutation_id)::text, true) from tidegate.client_mutation;";
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f5_a_setting_alone_forges_no_mutation(t: Tables) {
         t.0.ok(&format!("begin; {MUTATION} commit")).await;
         for forged in ["1", "999999999999999999999999", "-1", "x", "", " 1", "1; select 1"] {
@@ -231,7 +231,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f9_the_refusal_names_operation_and_table_and_says_what_to_do(t: Tables) {
         for (events, body, sql, operation) in [
             (
@@ -259,7 +259,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f10_versions_are_random_tokens_that_only_fences_give(t: Tables) {
         t.0.ok("insert into item (id) select generate_series(1, 40)").await;
         let mut versions = Vec::new();
@@ -288,7 +288,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f1_f2_a_guard_has_no_side_effect_and_a_statement_that_changes_no_row_leaves_nothing(t: Tables) {
         t.0.ok("insert into item (id) values (1)").await;
         t.0.check().await;
@@ -304,7 +304,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f7_the_images_of_a_statement_come_first_and_their_fences_after_them(t: Tables) {
         t.0.ok("insert into item (id) values (1), (2), (3)").await;
         let kinds: String =
@@ -324,7 +324,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f8_a_message_outside_transactions_survives_a_rollback_and_belongs_to_none(t: Tables) {
         t.0.ok("begin; insert into item (id) values (1); select pg_logical_emit_message(false, 'tidegate.fence', 'forged'); rollback").await;
         assert!(t.0.decode().await.is_empty());

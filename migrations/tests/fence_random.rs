@@ -68,7 +68,7 @@ const TRIGGERS: &str = r#"
 "#;
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f7_random_transactions_pair_exactly_or_fail(t: Tables) {
         let seed = u64::from(std::process::id()) << 16 | 0xbeef;
         println!("seed {seed}");

@@ -26,7 +26,7 @@ async fn drop_role(t: &Stream, role: &str) {
 }
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn dd05_f1_a_role_without_rights_on_our_schema_writes(t: Tables) {
         let role = role(&t.0, "").await;
         t.0.fails("42501", &format!("set role {role}; select * from tidegate.row_version_2")).await;
@@ -42,7 +42,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f1_row_level_security_forced_on_everybody_hides_nothing_from_fences(t: Tables) {
         let role = role(&t.0, "").await;
         t.0.ok(&format!("alter table item owner to {role}; alter table item enable row level security, force row level security;
@@ -59,7 +59,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f9_copy_works_and_copy_freeze_is_refused(t: Tables) {
         let mut session = t.0.session().await;
         copy(&mut session, "copy item (id) from stdin", "1\n2\n3\n").await.expect("plain copy");
@@ -87,7 +87,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f9_copy_freeze_is_refused_in_a_file_that_a_truncate_made(t: Tables) {
         t.0.ok("insert into item values (1)").await;
         t.0.check().await;
@@ -112,7 +112,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f9_the_freeze_guard_gives_no_false_alarm_whatever_the_statement(t: Tables) {
         t.0.ok("insert into item (id) values (1)").await;
         // From now on the guard looks at every insert.
@@ -140,7 +140,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn g5_a_renamed_or_retyped_key_column_blocks_capture_not_the_application(t: Tables) {
         t.0.ok("alter table item rename column id to number; insert into item values (1, null, 'a'); update item set rev = 2; update item set number = 3; delete from item").await;
         t.0.ok("alter table person alter column id type bigint; insert into person values (1), (1000000000000); update person set id = id; delete from person").await;
@@ -156,7 +156,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f6_fifty_writers_on_the_same_keys_stay_in_order(t: Tables) {
         let writers = (0..50).map(|writer: u32| {
         let url = t.0.db.url();
@@ -197,7 +197,7 @@ async fn limited(server: TestServer) -> (Stream, String) {
 }
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f1_a_table_of_another_owner_is_registered_by_a_superuser_and_written_by_its_owner(
         server: TestServer,
     ) {

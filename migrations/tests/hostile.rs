@@ -62,7 +62,7 @@ const WRITES: &str = "insert into public.item (id, title) values (1, 'a'), (2, '
 const WRITTEN: usize = 2 + 2 + 1 + 1 + 3;
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn dd05_f1_an_empty_search_path_changes_nothing(t: Tables) {
         t.0.ok(&format!(
             "select set_config('search_path', '', false); {}",
@@ -74,7 +74,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn dd05_f1_a_schema_first_in_the_path_that_shadows_everything_changes_nothing(t: Tables) {
         t.0.ok(&format!("create schema evil; {}", shadows("evil"))).await;
         t.0.ok("create schema trap; create table trap.item (like public.item); create table trap.row_version_2 (x int); create table trap.write_fence (x int); create table trap.client_mutation (x int)").await;
@@ -89,7 +89,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn dd05_f1_temporary_objects_that_shadow_everything_change_nothing(t: Tables) {
         let writes = WRITES
             .replace("rev + 1", "rev operator(pg_catalog.+) 1")
@@ -116,7 +116,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn dd05_g1_registration_under_a_hostile_search_path_registers_the_same(server: TestServer) {
         let t = Stream::after(server, "create table public.item (id bigint primary key, list_id text, title text); create table public.list (id text primary key, name text)").await;
         t.ok(&format!("create schema evil; {} create table evil.relation (x int)", shadows("evil"))).await;
@@ -136,7 +136,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f1_settings_of_the_writer_change_nothing(t: Tables) {
         let parallel = if t.0.db.database.server().major() >= 16 {
             "debug_parallel_query"

@@ -21,7 +21,7 @@ const TABLES: &str = r#"
 "#;
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f1_the_longest_key_that_the_applications_index_takes_is_fenced(server: TestServer) {
         let t = Stream::after(server, TABLES).await;
         let mut session = t.session().await;
@@ -63,7 +63,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f1_keys_beyond_what_an_index_holds_raw_and_around_our_short_form_are_fenced(t: Tables) {
         let keys = [
             "repeat('x', 200000)",
@@ -97,7 +97,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f1_dt08_dt05_keys_that_look_alike_are_rows_of_their_own(server: TestServer) {
         let t = Stream::after(server, TABLES).await;
         // Composed and decomposed, cases, widths, separators of ours, empty, blank, control characters, right to left.
@@ -144,7 +144,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn f1_dt02_keys_of_every_type_at_their_ends_are_fenced(server: TestServer) {
         let t = Stream::after(server, r#"create schema "Od:d"; create domain public.code as varchar(12) check (value <> 'no');
             create table "Od:d"."T ""x"" %s" ("the Key'%I" public.code primary key, v int);
@@ -161,7 +161,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn dt05_dd05_what_a_row_holds_never_fails_its_write(server: TestServer) {
         let t = Stream::after(server, "create table public.item (id int primary key, meta json, title text, raw bytea, n numeric, at timestamptz, list text[]);
             select tidegate.register_table('public.item', '{\"scopes\": [{\"name\": \"t:{title}\", \"where\": \"title is not null\"}]}')").await;

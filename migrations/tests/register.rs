@@ -234,7 +234,7 @@ async fn wait_for_a_blocked_session(pool: &PgPool) {
 }
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn b1_a_slot_creation_that_begins_after_the_look_for_resets_waits_for_the_registration(
         server: TestServer,
     ) {
@@ -292,7 +292,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn g3_the_activation_comes_before_the_rows_that_follow_it_in_its_transaction(server: TestServer) {
         let t = Stream::after(server, TABLES).await;
         t.ok("begin; insert into item values (1); delete from item; select tidegate.register_table('public.item', '{}'); insert into item values (2); savepoint s;

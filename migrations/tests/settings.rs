@@ -52,7 +52,7 @@ const ODD: &[&[&str]] = &[
 ];
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn g1_f1_no_setting_of_the_session_changes_what_is_registered_proved_or_fenced(server: TestServer) {
         let plain = Stream::after(server.clone(), TABLES).await;
         ok(plain.pool(), REGISTER).await;

@@ -111,7 +111,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn g1_of_two_tables_of_one_name_the_qualified_one_is_registered_and_fenced(server: TestServer) {
         let t = Stream::after(server, "create schema first; create table first.item (id int primary key); create table public.item (id int primary key); create table public.\"Item\" (id int primary key)").await;
         t.ok("set search_path = first, public; select tidegate.register_table('public.item', '{}')").await;
@@ -124,7 +124,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn tx03_a_registered_table_cannot_become_unlogged_while_it_is_published(server: TestServer) {
         let t = Stream::after(server, "create table public.item (id int primary key)").await;
         t.ok("select tidegate.register_table('public.item', '{}')").await;

@@ -9,7 +9,7 @@ use tidegate_migrations::testing::LoadedDatabase;
 macro_rules! refused_truncates {
     ($($test:ident: $sql:expr => $table:expr;)*) => {
         $(pg_test!(
-            Slots,
+            BriefSlots,
             async fn $test(t: Tables) {
                 t.0.ok("insert into list values ('a'); insert into item (id, list_id) values (1, 'a'); insert into person values (1)").await;
                 t.0.check().await;
@@ -36,7 +36,7 @@ refused_truncates! {
 }
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn k3_tx04_a_transaction_goes_on_after_a_truncate_that_it_caught(t: Tables) {
         t.0.ok("do $$ begin insert into item (id) values (1); begin truncate item; exception when feature_not_supported then null; end; update item set rev = 2; end $$").await;
         assert_eq!(t.0.check().await, ["item I 1", "item U 1"]);
@@ -44,7 +44,7 @@ pg_test!(
 );
 
 pg_test!(
-    Slots,
+    BriefSlots,
     async fn k3_tx04_a_truncate_whose_guard_was_disabled_is_told_by_the_stream(t: Tables) {
         t.0.ok("insert into item (id) values (1)").await;
         t.0.check().await;

@@ -22,7 +22,7 @@ const ROWS: &str = "insert into item (id, title) select g, 't' from generate_ser
 macro_rules! groups {
     ($($group:ident: $test:ident)*) => {
         $(pg_test!(
-            Slots,
+            BriefSlots,
             async fn $test(server: TestServer) {
                 play(&server, $group::scenarios()).await;
             }

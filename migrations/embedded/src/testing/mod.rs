@@ -43,6 +43,9 @@ pub enum Kind {
     NoSlots,
     /// Shared. For tests that create slots; they must not hold transactions open for long.
     Slots,
+    /// Shared. For tests that create many slots and write briefly, so that none of them waits for those on [`Slots`](Self::Slots)
+    /// that write without pause.
+    BriefSlots,
     /// The test's own, with fsync, thrown away at the end. For tests that stop, kill or reconfigure the server.
     Private,
 }

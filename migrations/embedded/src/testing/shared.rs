@@ -32,7 +32,7 @@ const IDLE_SECONDS: u32 = 60;
 const SETTINGS_REVISION: u32 = 2;
 /// Files in memory: a new database is 300 of them, which took 220 ms on a disk and 11 ms here.
 const MEMORY_FOLDER: &str = "/dev/shm";
-/// Four shared servers and some private ones with their WAL; containers often give 64 MiB only.
+/// Six shared servers and some private ones with their WAL; containers often give 64 MiB only.
 const MEMORY_BYTES_MIN: u64 = 2 << 30;
 
 const PRIVATE_AGE_MIN: Duration = Duration::from_secs(600);
@@ -122,6 +122,7 @@ pub(super) fn test_options(binaries: Binaries, dir: &Path) -> Options {
 pub(super) fn join(binaries: Binaries, kind: Kind) -> Result<Joined, TestError> {
     let name = match kind {
         Kind::Slots => "slots",
+        Kind::BriefSlots => "brief",
         _ => "noslots",
     };
     let dir = test_dir()?.join(format!("pg{}-{name}-{SETTINGS_REVISION}", binaries.version().major()));
