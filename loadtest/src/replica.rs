@@ -249,6 +249,11 @@ impl Replica {
 }
 
 impl Rows {
+    /// The sum of the rows' digests, as the server stores it.
+    pub fn digest_bytes(&self) -> [u8; 16] {
+        self.digest.0.to_be_bytes()
+    }
+
     fn put(&mut self, id: RowId, version: RowVersion, row: &[u8], keep: bool) -> Option<Held> {
         let digest = row_digest(id.0, &id.1, version, row);
         let before = self.held.insert(id, Held { version, digest, row: keep.then(|| row.into()) });

@@ -1,5 +1,7 @@
 //! Kills: the worker and the gateway by `kill -9`, PostgreSQL by immediate shutdown, under load. And the watch on the slot.
 
+use super::aim::{self, Tally};
+use super::census::Census;
 use super::programs::Programs;
 use anyhow::Context;
 use fastrand::Rng;
@@ -17,67 +19,66 @@ pub struct SlotWatch {
     pub past_durable_prefix: u64,
 }
 
-/// What was killed.
+/// What was killed, and where that hit.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Kills {
-    /// `kill -9` of the worker.
-    pub capture: u32,
-    /// `kill -9` of the gateway.
-    pub gateway: u32,
-    /// Immediate shutdowns of PostgreSQL.
-    pub postgres: u32,
-    /// Kills of worker or server at a moment when source transactions were committed but not yet materialized.
-    pub in_mid_batch: u32,
+    /// `kill -9` of the worker. In the middle of a batch: a materialization had written and not committed.
+    pub capture: Tally,
+    /// `kill -9` of the gateway. In the middle of a batch: a push's transaction was open, or a durable batch had not reached every client.
+    pub gateway: Tally,
+    /// Immediate shutdowns of PostgreSQL. In the middle of a batch: as for the worker.
+    pub postgres: Tally,
+    /// Whether at least three quarters of each kind hit in the middle of a batch.
+    pub three_quarters_in_mid_batch: bool,
 }
 
-/// `rounds` kills of each kind, at random moments, each followed by a restart.
+/// `rounds` kills of each kind, each followed by a restart.
 ///
 /// # Errors
 /// When something does not come back.
 pub async fn kill_rounds(
     programs: &mut Programs,
     pool: &PgPool,
+    census: &Census,
     rounds: u32,
     rng: &mut Rng,
 ) -> anyhow::Result<Kills> {
     let mut kills = Kills::default();
     let bar = crate::report::progress(u64::from(rounds) * 3, "kills");
-    for _ in 0..rounds {
+    for round in 0..rounds {
+        let aimed = round % 4 != 3;
         for kind in 0..3 {
             // Random moments are the point here, not a wait for something.
             tokio::time::sleep(Duration::from_millis(rng.u64(400..1500))).await;
-            let behind = is_behind(pool).await.unwrap_or(false);
             let pause = Duration::from_millis(rng.u64(0..400));
             match kind {
                 0 => {
+                    kills.capture.count(aim::worker(&programs.capture, pool, aimed, rng).await?);
                     programs.capture.kill().await?;
-                    kills.capture += 1;
                     tokio::time::sleep(pause).await;
                     programs.start_capture().await.context("restart capture")?;
                 }
                 1 => {
+                    kills.gateway.count(aim::gateway(&programs.gateway, pool, census, aimed, rng).await?);
                     programs.gateway.kill().await?;
-                    kills.gateway += 1;
                     tokio::time::sleep(pause).await;
                     programs.start_gateway().await.context("restart the gateway")?;
                 }
                 _ => {
+                    kills.postgres.count(aim::worker(&programs.capture, pool, aimed, rng).await?);
                     programs.crash_postgres().await?;
-                    kills.postgres += 1;
+                    // It finds its transaction gone, as it would have without the look.
+                    programs.capture.signal(libc::SIGCONT)?;
                 }
             }
-            kills.in_mid_batch += u32::from(behind && kind != 1);
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
+    let enough = |tally: &Tally| tally.in_mid_batch * 4 >= tally.kills * 3;
+    kills.three_quarters_in_mid_batch =
+        enough(&kills.capture) && enough(&kills.gateway) && enough(&kills.postgres);
     Ok(kills)
-}
-
-/// Whether WAL of committed transactions is waiting to be materialized right now.
-async fn is_behind(pool: &PgPool) -> anyhow::Result<bool> {
-    let behind = "select pg_current_wal_flush_lsn() > processed_end_lsn from tidegate.progress";
-    sqlx::query_scalar(behind).fetch_one(pool).await.context("compare progress with the WAL")
 }
 
 /// Samples slot and progress until told to stop. The slot is read first: progress only grows, so a slot that is never ahead in

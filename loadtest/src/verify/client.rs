@@ -1,5 +1,6 @@
 //! One client of the verification: subscribes, pushes, disconnects, stalls, and holds the server to every promise.
 
+use super::census::Census;
 use super::compare::{Content, differences, held};
 use super::mutations::Mutations;
 use super::writer::LISTS;
@@ -94,6 +95,7 @@ pub struct Client {
     settled: Option<Arc<AtomicUsize>>,
     /// When to stop waiting, once everything is quiet.
     give_up: Option<Instant>,
+    census: Arc<Census>,
 }
 
 /// Why a session ended.
@@ -105,7 +107,13 @@ enum End {
 impl Client {
     /// A client with a token of its own. Every fifth subscribes to all lists and checks what must hold across them; every
     /// tenth is slow.
-    pub fn new(index: usize, address: String, token: String, settled: Arc<AtomicUsize>, seed: u64) -> Client {
+    pub fn new(
+        index: usize,
+        address: String,
+        token: String,
+        (settled, census): (Arc<AtomicUsize>, Arc<Census>),
+        seed: u64,
+    ) -> Client {
         let mut rng = Rng::with_seed(seed);
         let mut scopes: Vec<String> = (0..LISTS).map(|list| format!("list:{list}")).collect();
         if !index.is_multiple_of(5) {
@@ -126,6 +134,7 @@ impl Client {
             due: Vec::new(),
             settled: Some(settled),
             give_up: None,
+            census,
         }
     }
 
@@ -182,6 +191,7 @@ impl Client {
         }
         let mut act = tokio::time::interval(Duration::from_millis(self.rng.u64(150..350)));
         let mut last_frame = Instant::now();
+        let mut questions = self.census.questions();
         loop {
             tokio::select! {
                 frame = connection.next() => {
@@ -189,7 +199,9 @@ impl Client {
                     last_frame = Instant::now();
                     if let ServerFrame::Bye(_) = frame { return Ok(End::Reconnect) }
                     self.receive(frame);
+                    self.census.count_frame();
                 }
+                Ok(()) = questions.changed(), if !self.slow => self.census.answer(&self.replica),
                 _ = act.tick() => {
                     if last_frame.elapsed() > SILENCE_MAX {
                         return Ok(End::Reconnect);

@@ -1,6 +1,8 @@
 //! `loadtest verify`: random writes by SQL and by push, disconnects, slow clients and kills; at the end every client's rows
 //! and digests against the tables. Nothing lost, nothing twice, nothing half, and the slot never past the durable prefix.
 
+mod aim;
+mod census;
 mod chaos;
 mod client;
 mod compare;
@@ -11,6 +13,7 @@ mod writer;
 use crate::report;
 use crate::stage::Stage;
 use anyhow::{Context, bail};
+use census::Census;
 use chaos::{Kills, SlotWatch};
 use client::{Client, Findings, Phase};
 use fastrand::Rng;
@@ -86,10 +89,17 @@ pub async fn run(arguments: &Verify, binary: &Path, major: u32, json: bool) -> a
     }
     let (phase, phases) = watch::channel(Phase::Load);
     let settled = Arc::new(AtomicUsize::new(0));
+    let census = Arc::new(Census::default());
     let mut clients = JoinSet::new();
     for index in 0..arguments.clients {
         let token = token(&programs, index).await?;
-        let client = Client::new(index, programs.address.clone(), token, Arc::clone(&settled), rng.u64(..));
+        let client = Client::new(
+            index,
+            programs.address.clone(),
+            token,
+            (Arc::clone(&settled), Arc::clone(&census)),
+            rng.u64(..),
+        );
         clients.spawn(client.run(phases.clone()));
     }
     let stop_watch = Arc::new(AtomicBool::new(false));
@@ -101,7 +111,7 @@ pub async fn run(arguments: &Verify, binary: &Path, major: u32, json: bool) -> a
     let started = Instant::now();
     let load = Duration::from_secs(arguments.seconds);
     tokio::time::sleep(load).await;
-    let kills = chaos::kill_rounds(&mut programs, &pool, arguments.kills, &mut rng).await?;
+    let kills = chaos::kill_rounds(&mut programs, &pool, &census, arguments.kills, &mut rng).await?;
     tokio::time::sleep(load).await;
     work.stop.store(true, Relaxed);
     while let Some(writer) = writers.join_next().await {
