@@ -242,7 +242,8 @@ begin
     return status;
 end $f$;
 
-create or replace function tidegate.grant_status(definition jsonb) returns text
+-- `planned`: by the OID of a table, the columns that it will capture, where that is about to change.
+create or replace function tidegate.grant_status_with(definition jsonb, planned jsonb) returns text
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 set quote_all_identifiers = off set standard_conforming_strings = on as $f$
 declare
@@ -251,6 +252,7 @@ declare
     old tidegate.relation;
     resolved jsonb;
     needs text[];
+    captured jsonb;
 begin
     if normal ? 'from' then old := tidegate.registered(normal ->> 'from', what); end if;
     if exists (select from tidegate.grant_rule g where g.definition = normal and g.state = 'active') then return 'unchanged'; end if;
@@ -258,8 +260,9 @@ begin
     if not normal ? 'from' then return 'new'; end if;
     select array_agg(n) into needs from jsonb_array_elements_text(resolved -> 'needs') n;
     perform tidegate.captured_columns(needs, tidegate.relation_columns((resolved ->> 'oid')::oid), what);
-    if old.kind = 'synced' and exists (select from unnest(needs) n where not exists (
-            select from jsonb_array_elements(old.resolved -> 'columns') c where c ->> 'name' = n)) then
+    captured := coalesce(planned -> (resolved ->> 'oid'), case when old.kind = 'synced' then old.resolved -> 'columns' end);
+    if captured is not null and exists (select from unnest(needs) n where not exists (
+            select from jsonb_array_elements(captured) c where c ->> 'name' = n)) then
         perform tidegate.refuse(format('%s reads columns of %s that are not captured: %s', what, normal ->> 'from', array_to_string(needs, ', ')),
             'Add them to the columns of the table.');
     end if;
@@ -269,6 +272,11 @@ begin
     end if;
     return 'new';
 end $f$;
+
+create or replace function tidegate.grant_status(definition jsonb) returns text
+language sql volatile set search_path = pg_catalog, pg_temp as $f$
+    select tidegate.grant_status_with(definition, '{}')
+$f$;
 
 -- Registers a grant, and the table that it reads as a capture dependency where it is not registered yet.
 create or replace function tidegate.register_grant(definition jsonb) returns text
@@ -308,13 +316,16 @@ begin
     return status;
 end $f$;
 
--- What applying a whole file would do: {"tables": [{"name", ...definition}], "grants": [...]}. Read-only. A refusal that later
--- entries would lift (a grant on a column that the same file adds) is not foreseen: apply registers tables first.
+-- What applying a whole file would do: {"tables": [{"name", ...definition}], "grants": [...]}. Read-only. A grant is judged by the
+-- tables as this file leaves them, because apply registers tables first.
 create or replace function tidegate.definition_plan(definitions jsonb)
 returns table (kind text, name text, status text, reason text, hint text)
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 set quote_all_identifiers = off set standard_conforming_strings = on as $f$
-declare entry jsonb;
+declare
+    entry jsonb;
+    relation oid;
+    planned jsonb := '{}';
 begin
     perform tidegate.refuse_unknown_keys(definitions, array['tables', 'grants'], 'the definitions');
     for kind, entry in select 'table', t from jsonb_array_elements(coalesce(nullif(definitions -> 'tables', 'null'), '[]')) t
@@ -323,7 +334,14 @@ begin
         reason := null; hint := null;
         name := case kind when 'table' then entry ->> 'name' else entry ->> 'scope' end;
         begin
-            status := case kind when 'table' then tidegate.table_status(entry ->> 'name', entry - 'name') else tidegate.grant_status(entry) end;
+            if kind = 'grant' then
+                status := tidegate.grant_status_with(entry, planned);
+            else
+                status := tidegate.table_status(entry ->> 'name', entry - 'name');
+                relation := tidegate.relation_oid(entry ->> 'name', 'table');
+                planned := planned || jsonb_build_object(relation::text,
+                    tidegate.resolve_table(relation, tidegate.normal_table(entry - 'name', 'table')) -> 'columns');
+            end if;
         exception when sqlstate 'TG001' or sqlstate 'TG002' or sqlstate 'TG003' then
             status := 'refused';
             get stacked diagnostics reason = message_text, hint = pg_exception_hint;

@@ -46,7 +46,7 @@ pub(super) fn of(number: i32, shown: &str) -> Finding {
         let found = format!(
             "{found} is newer than this program: nothing was tested with it, and its worker refuses a first start there"
         );
-        return Finding::warning(NAME, found, range, vec![Repair::act(act)]);
+        return Finding::failure(NAME, found, range, vec![Repair::act(act)]);
     };
     if ["devel", "alpha", "beta", "rc"].iter().any(|mark| release.contains(mark)) {
         let act = vec![Repair::act(format!("Install a release of PostgreSQL {major}."))];
@@ -99,7 +99,7 @@ mod tests {
             (180_000, "18.0", Warning, "invalidate a slot"),
             (180_000, "18beta2", Warning, "not a release"),
             (180_006, "18.6", Ok, ""),
-            (190_001, "19.1", Warning, "newer than this program"),
+            (190_001, "19.1", Failure, "newer than this program"),
         ];
         for (number, shown, level, part) in cases {
             let finding = of(number, shown);

@@ -181,3 +181,40 @@ pg_test!(
         writer.close().await.expect("close");
     }
 );
+
+pg_test!(
+    NoSlots,
+    async fn a_plan_judges_a_grant_by_the_tables_as_the_same_file_leaves_them(db: LoadedDatabase) {
+        let url = db.url();
+        sql(&db.pool, TABLES).await;
+        let table = |columns: &str| {
+            format!(
+                "[[table]]\nname = \"public.member\"\ncolumns = [{columns}]\n  [[table.scope]]\n  name = \"all\"\n"
+            )
+        };
+        let grant =
+            "[[grant]]\nscope = \"all\"\nfrom = \"public.member\"\nwhere = \"user_id = {subject.id}\"\n";
+        // A column that an earlier entry leaves out.
+        let narrow = table("\"id\", \"board_id\"") + grant;
+        for arguments in [&["--plan"][..], &[]] {
+            let run = apply(&url, &narrow, arguments).await;
+            assert_eq!(run.code, Some(1), "{arguments:?}: {}", run.all());
+            assert!(run.out.contains("! grant all (refused)"), "{arguments:?}: {}", run.out);
+            assert!(
+                run.out.contains("reads columns of public.member that are not captured: user_id"),
+                "{}",
+                run.out
+            );
+        }
+        // A column that an earlier entry adds to what is registered.
+        let run = apply(&url, &table("\"id\", \"board_id\""), &[]).await;
+        assert_eq!(run.code, Some(0), "{}", run.all());
+        let wide = table("\"id\", \"board_id\", \"user_id\"") + grant;
+        let run = apply(&url, &wide, &["--plan"]).await;
+        assert_eq!(run.code, Some(0), "{}", run.all());
+        assert!(run.out.ends_with("plan only: 1 new, 1 changed; nothing was changed\n"), "{}", run.out);
+        let run = apply(&url, &wide, &[]).await;
+        assert_eq!(run.code, Some(0), "{}", run.all());
+        assert!(run.out.contains("~ table public.member (changed)\n+ grant all (new)"), "{}", run.out);
+    }
+);
