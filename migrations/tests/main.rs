@@ -24,5 +24,5 @@ mod schemas;
 mod settings;
 mod stream;
 mod versions;
-mod wal;
 mod waiting;
+mod wal;

@@ -109,7 +109,9 @@ pg_test!(
 
 pg_test!(
     NoSlots,
-    async fn a_large_transaction_comes_in_parts_its_grants_first_that_say_which_scope_goes_on(database: LoadedDatabase) {
+    async fn a_large_transaction_comes_in_parts_its_grants_first_that_say_which_scope_goes_on(
+        database: LoadedDatabase,
+    ) {
         let log = started(&database).await;
         transaction(&database.pool, 0x1000, &[(1, 0), (1, 1), (2, 2), (2, 3), (2, 4)], false).await;
         execute(

@@ -129,3 +129,57 @@ pg_test!(
         serving.stop().await;
     }
 );
+
+pg_test!(
+    Slots,
+    async fn v7_a_static_grant_that_was_away_rebuilds_as_regranted_whoever_looked_on(world: World) {
+        world.sql("insert into news values ('a', 'hello')").await;
+        let (worker, serving) = world.start().await;
+        // One looks on, one is away, and one comes to a gateway that was not there meanwhile.
+        let mut looks = Client::connected(&serving, None).await;
+        let mut away = Client::connected(&serving, Some("anna")).await;
+        let mut elsewhere = Client::connected(&serving, Some("ben")).await;
+        for client in [&mut looks, &mut away, &mut elsewhere] {
+            client.join("news").await;
+        }
+        away.disconnect();
+        elsewhere.disconnect();
+        // Nothing removes a grant yet; a registry generation without it does.
+        world
+            .sql(
+                "begin; update tidegate.grant_rule set state = 'removed' where definition ->> 'scope' = 'news';
+                 select tidegate.activate_registry('remove_grant', '{}'); insert into news values ('b', 'not for them'); commit",
+            )
+            .await;
+        world.settle().await;
+        looks
+            .until_seen(
+                "the removal",
+                |seen| matches!(seen, Seen::Scopes { removed, .. } if removed == &["news"]),
+            )
+            .await;
+        world.sql("delete from news where id = 'b'").await;
+        world.sql("select tidegate.register_grant('{\"scope\": \"news\", \"anonymous\": true}')").await;
+        world.settle().await;
+        looks
+            .until_seen("the grant", |seen| matches!(seen, Seen::Scopes { added, .. } if added == &["news"]))
+            .await;
+        looks.join("news").await;
+        away.connect(&serving).await;
+        assert_eq!(away.join("news").await, "regranted");
+        let other = world.gateway().await;
+        elsewhere.connect(&other).await;
+        assert_eq!(elsewhere.join("news").await, "regranted");
+        for client in [&looks, &away, &elsewhere] {
+            assert_eq!(client.rows("news").len(), 1);
+            assert!(!client.heard("not for them"));
+        }
+        // And once only.
+        elsewhere.disconnect();
+        elsewhere.connect(&other).await;
+        assert_eq!(elsewhere.join("news").await, "resume");
+        worker.stop().await;
+        serving.stop().await;
+        other.stop().await;
+    }
+);

@@ -9,10 +9,6 @@ use tidegate_gateway::Config;
 
 const MEMBER: &str = "insert into members values (1, 'anna', 'L1'), (2, 'ben', 'L1')";
 
-fn position(seen: &[Seen], what: impl Fn(&Seen) -> bool) -> Option<usize> {
-    seen.iter().position(what)
-}
-
 pg_test!(
     Slots,
     async fn v6_an_accepted_write_comes_round_once_directly_before_its_cut(world: World) {

@@ -190,9 +190,9 @@ impl World {
 
     /// Whether the scope was granted once this transaction had ended.
     fn granted_after(&self, scope: &str, index: usize) -> bool {
-        let changes = self.log[..=index].iter().flat_map(|transaction| &transaction.grants);
+        let mut changes = self.log[..=index].iter().flat_map(|transaction| &transaction.grants);
         // Everything is granted from the start.
-        changes.filter(|change| change.scope.0 == scope).last().is_none_or(|change| change.granted)
+        changes.rfind(|change| change.scope.0 == scope).is_none_or(|change| change.granted)
     }
 
     pub(super) fn point(&self, scope: &str, cursor: &[u8]) -> Point {
