@@ -19,7 +19,6 @@ mod gate;
 mod grants;
 mod history;
 mod layouts;
-mod overlay;
 mod racing;
 mod restored;
 mod revoked;
