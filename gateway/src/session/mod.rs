@@ -303,7 +303,7 @@ impl Session {
             true => batch.pages.keys().any(joined),
             false => self.scopes.iter().any(|(n, s)| s.is_joined() && batch.pages.contains_key(n)),
         };
-        let cuts = batch.complete && (has_pages || self.staged || self.awaited.is_due(through));
+        let cuts = batch.complete && (has_pages || self.staged || self.owes_cut(through));
         if !has_pages && !cuts {
             if batch.complete {
                 self.delivered = self.delivered.max(through);

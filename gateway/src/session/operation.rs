@@ -112,7 +112,7 @@ impl Session {
         }
         if matches!(self.gate, Gate::Closed) && !self.closing && self.has_room() {
             let urgent = self.behind
-                || self.awaited.is_due(self.delivered)
+                || self.owes_cut(self.delivered)
                 || self.scopes.values().any(|subscription| subscription.wants_operation());
             let ahead = self.awaited.any_due() || self.scopes.values().any(Subscription::is_ahead);
             if urgent || ahead {
@@ -151,7 +151,7 @@ impl Session {
             for number in numbers {
                 self.go_on(number);
             }
-            if self.awaited.is_due(self.delivered) {
+            if self.owes_cut(self.delivered) {
                 self.tell_materialized(self.delivered);
                 self.outbox.cut();
             }
@@ -162,6 +162,13 @@ impl Session {
         {
             self.gate = Gate::Closed;
         }
+    }
+
+    /// Whether what has come round needs a cut without pages. While a scope is on its way to join, its `joined` says it instead: a
+    /// client that dropped its optimistic copy before would show the row from before its write until then (WR-03).
+    pub(super) fn owes_cut(&self, at: Point) -> bool {
+        let on_its_way = |subscription: &Subscription| !subscription.is_joined() && !subscription.is_ahead();
+        self.awaited.is_due(at) && self.starting.is_empty() && !self.scopes.values().any(on_its_way)
     }
 
     /// Brings all joined scopes to `through`, then cuts. False while that takes another read, or room.
@@ -179,7 +186,7 @@ impl Session {
         }
         self.behind = false;
         self.delivered = self.delivered.max(through);
-        if self.staged || self.awaited.is_due(self.delivered) {
+        if self.staged || self.owes_cut(self.delivered) {
             self.tell_materialized(self.delivered);
             self.outbox.cut();
             self.staged = false;

@@ -19,6 +19,7 @@ mod gate;
 mod grants;
 mod history;
 mod layouts;
+mod overlay;
 mod racing;
 mod restored;
 mod revoked;

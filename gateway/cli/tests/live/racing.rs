@@ -4,6 +4,7 @@ use super::client::Client;
 use super::hold::GatewayHold;
 use super::model_client::Seen;
 use super::world::{MEMBERS, World};
+use std::time::Duration;
 use tidegate_embedded::pg_test;
 use tidegate_gateway::failpoints as gateway;
 
@@ -54,6 +55,35 @@ pg_test!(
         drop(registered);
         greet(&mut anna).await;
         ends_without(&mut anna).await;
+        worker.stop().await;
+        serving.stop().await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn v7_a_revocation_after_the_evaluation_was_read_and_before_it_is_told_follows_it(world: World) {
+        world.sql(MEMBERS).await;
+        let worker = world.worker().await;
+        let mut config = world.config();
+        // No read but those that somebody asks for.
+        config.limits.rescan = Duration::from_secs(600);
+        let serving = world.gateway_with(config).await;
+        let mut ben = Client::connected(&serving, Some("ben")).await;
+        ben.join("list:L1").await;
+        world.settle().await;
+        ben.join("news").await;
+        // The tail is at rest: the next read is the one that her session asks for.
+        let mut publish = GatewayHold::at(gateway::TAIL_PUBLISH);
+        let mut anna = Client::new(Some("anna"));
+        anna.open(&serving).await;
+        anna.hello().await;
+        publish.reached().await;
+        revoke(&world).await;
+        drop(publish);
+        greet(&mut anna).await;
+        ends_without(&mut anna).await;
+        ben.until_list(&world, "L1").await;
         worker.stop().await;
         serving.stop().await;
     }

@@ -263,6 +263,8 @@ impl World {
         let url = self.db.url().replace(&format!(":{}/", self.server.port()), &format!(":{port}/"));
         let mut config = Config::new(url, self.db.database.name(), auth);
         config.push = Some(PushConfig { connections_max: 4, ..self.push_config(port) });
+        // Sessions are held up while they begin, for as long as a test takes.
+        config.limits.hello_timeout = Duration::from_secs(600);
         // A wake that is lost costs this much; no test waits for less.
         config.limits.rescan = Duration::from_millis(200);
         config
