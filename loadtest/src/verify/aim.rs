@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// Tries of an aimed kill. With some hundred commits per second a batch is under way most of the time.
 const TRIES_MAX: u32 = 40;
+/// A gateway has been told of a commit after this long: wakes are at most 2 ms apart.
+const TOLD: Duration = Duration::from_millis(4);
 /// How long the server may take to end the statement that it was given last.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
@@ -24,6 +26,8 @@ pub struct Tally {
     pub aimed: u32,
     /// Those that hit in the middle of a batch, aimed or not.
     pub in_mid_batch: u32,
+    /// Those of them in which the transaction of a push was open (gateway only).
+    pub in_open_push: u32,
     /// `in_mid_batch` of `kills`.
     pub share: f64,
     /// How often a program was stopped to look.
@@ -35,7 +39,8 @@ impl Tally {
     pub fn count(&mut self, shot: Shot) {
         self.kills += 1;
         self.aimed += u32::from(shot.aimed);
-        self.in_mid_batch += u32::from(shot.in_mid_batch);
+        self.in_mid_batch += u32::from(shot.at != At::Rest);
+        self.in_open_push += u32::from(shot.at == At::Push);
         self.looks += shot.looks;
         self.share = f64::from(self.in_mid_batch) / f64::from(self.kills);
     }
@@ -45,18 +50,29 @@ impl Tally {
 #[derive(Clone, Copy, Debug)]
 pub struct Shot {
     aimed: bool,
-    in_mid_batch: bool,
+    at: At,
     looks: u32,
 }
 
+/// What a program was doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// Between two batches.
+    Rest,
+    /// A batch: materialized in part, or delivered in part.
+    Batch,
+    /// A push: its transaction is open.
+    Push,
+}
+
 /// Stops `program` and leaves it stopped: in the middle of a batch if it can be helped and `aimed` asks for it, else wherever it is.
-/// `before` looks before the stop, `is_within` after it.
+/// `before` looks before the stop, `look` after it.
 async fn stop_within<T>(
     program: &Tidegate,
     aimed: bool,
     rng: &mut Rng,
     mut before: impl AsyncFnMut() -> anyhow::Result<T>,
-    mut is_within: impl AsyncFnMut(T) -> anyhow::Result<bool>,
+    mut look: impl AsyncFnMut(T) -> anyhow::Result<At>,
 ) -> anyhow::Result<Shot> {
     let tries = if aimed { TRIES_MAX } else { 1 };
     let mut looks = 0;
@@ -64,9 +80,9 @@ async fn stop_within<T>(
         looks += 1;
         let seen_before = before().await?;
         program.signal(libc::SIGSTOP)?;
-        let in_mid_batch = is_within(seen_before).await?;
-        if in_mid_batch || looks == tries {
-            return Ok(Shot { aimed, in_mid_batch, looks });
+        let at = look(seen_before).await?;
+        if at != At::Rest || looks == tries {
+            return Ok(Shot { aimed, at, looks });
         }
         program.signal(libc::SIGCONT)?;
         tokio::time::sleep(Duration::from_millis(rng.u64(1..30))).await;
@@ -79,8 +95,8 @@ async fn stop_within<T>(
 /// When it cannot be stopped, or the server cannot be asked.
 pub async fn worker(capture: &Tidegate, pool: &PgPool, aimed: bool, rng: &mut Rng) -> anyhow::Result<Shot> {
     let sessions = "a.application_name like 'tidegate capture % materialize'";
-    let is_within = async |()| has_open_transaction(pool, sessions).await;
-    stop_within(capture, aimed, rng, async || Ok(()), is_within).await
+    let look = async |()| Ok(if has_open_transaction(pool, sessions).await? { At::Batch } else { At::Rest });
+    stop_within(capture, aimed, rng, async || Ok(()), look).await
 }
 
 /// Stops the gateway, if it can be helped, where the transaction of a push is open, or where a batch that was durable before has
@@ -101,12 +117,18 @@ pub async fn gateway(
     .fetch_one(pool)
     .await
     .context("find the projected state")?;
-    let is_within = async |durable: Tails| {
-        Ok(has_open_transaction(pool, "a.application_name = 'tidegate push'").await?
-            || is_behind(pool, state, &durable, census.take().await).await?)
+    let look = async |durable: Tails| {
+        if has_open_transaction(pool, "a.application_name = 'tidegate push'").await? {
+            return Ok(At::Push);
+        }
+        Ok(if is_behind(pool, state, &durable, census.take().await).await? { At::Batch } else { At::Rest })
     };
-    // What was durable before the stop, the gateway had been told of.
-    stop_within(gateway, aimed, rng, async || tails(pool, state).await, is_within).await
+    let before = async || {
+        let durable = tails(pool, state).await?;
+        tokio::time::sleep(TOLD).await;
+        Ok(durable)
+    };
+    stop_within(gateway, aimed, rng, before, look).await
 }
 
 /// Whether one of these sessions, whose client is stopped, has a transaction with writes that nobody has committed. Its last statement
