@@ -2,6 +2,7 @@
 
 mod acknowledge;
 mod baseline;
+mod candidate;
 mod cases;
 mod crash;
 mod drift;

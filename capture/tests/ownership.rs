@@ -2,7 +2,8 @@
 
 use crate::world::points::{Armed, Pause};
 use crate::world::{ITEMS, World};
-use tidegate_capture::{CaptureError, failpoints};
+use std::time::Duration;
+use tidegate_capture::{CaptureError, Config, failpoints};
 use tidegate_embedded::pg_test;
 
 pg_test!(
@@ -46,5 +47,40 @@ pg_test!(
             transactions
         );
         second.stop().await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn r5_a_worker_whose_connections_outlive_the_takeover_writes_nothing(world: World) {
+        world.sql(ITEMS).await;
+        let apart_from_its_heartbeat = |mut config: Config| {
+            // Nothing but the write itself may tell it.
+            config.limits.heartbeat_interval = Duration::from_secs(3600);
+            config
+        };
+        // By a transaction, and by an idle observation.
+        for (config, write) in [
+            (world.without_idle(), "insert into items values (gen_random_uuid()::text, 'L1')"),
+            (world.eager(), "select"),
+        ] {
+            let worker = world.start_with(apart_from_its_heartbeat(config));
+            world.until_streams(&worker).await;
+            world.settle().await;
+            let before = world.until_acknowledged().await;
+            // A takeover that ends no connection, as where the server does not let it.
+            world.sql("update tidegate.worker set epoch = epoch + 1").await;
+            world.sql(write).await;
+            world.write_noise().await;
+            let error = worker.ended().await;
+            assert!(matches!(error, CaptureError::OwnershipLost), "{error}");
+            let after = world.standing().await;
+            assert_eq!((after.newest, after.effects), (before.newest, before.effects));
+        }
+        let worker = world.start();
+        world.settle().await;
+        world.assert_consistent().await;
+        assert_eq!(world.effects().await.len(), 1);
+        worker.stop().await;
     }
 );

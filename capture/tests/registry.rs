@@ -1,6 +1,7 @@
 //! G1, G2, G4: which table an event is of, and under which registry it is judged.
 
 use crate::world::points::{Armed, is_killed, kill_at};
+use crate::world::tap::{Held, Tap};
 use crate::world::{ITEMS, World};
 use tidegate_capture::failpoints as at;
 use tidegate_embedded::pg_test;
@@ -66,6 +67,14 @@ pg_test!(
     }
 );
 
+/// Creates a table and registers it.
+fn register(name: &str) -> String {
+    format!(
+        "create table public.{name} (id text primary key, list_id text);
+         select tidegate.register_table('public.{name}', '{{\"scopes\": [{{\"name\": \"list:{{list_id}}\"}}]}}');"
+    )
+}
+
 pg_test!(
     Slots,
     async fn g4_a_transaction_is_retried_under_the_generations_that_were_its_own(world: Armed) {
@@ -75,10 +84,6 @@ pg_test!(
         world.settle().await;
         world.until_acknowledged().await;
         world.stop_and_release(worker).await;
-        let register = |name: &str| {
-            format!("create table public.{name} (id text primary key, list_id text);
-            select tidegate.register_table('public.{name}', '{{\"scopes\": [{{\"name\": \"list:{{list_id}}\"}}]}}');")
-        };
         // One generation in the middle of a transaction; then others, before it is ever durable.
         world
             .sql(&format!(
@@ -101,6 +106,42 @@ pg_test!(
         assert_eq!(schemas, "1 2 2 5", "before, note and after, last");
         let places = "select string_agg(format('%s:%s', registry_generation, first_event_ordinal), ' ' order by registry_generation) from tidegate.registry_activation where commit_lsn is not null";
         assert_eq!(world.text(places).await, "2:1 3:0 4:0 5:0");
+        world.assert_consistent().await;
+        worker.stop().await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn g4_r3_a_replay_begins_under_the_registry_that_was_in_force_at_its_place(world: World) {
+        world.sql(ITEMS).await;
+        let worker = world.start_with(world.without_idle());
+        world.until_streaming().await;
+        world.settle().await;
+        world.until_acknowledged().await;
+        world.stop_and_release(worker).await;
+        // Three registrations become durable, each with rows around it; the slot stays before all of them.
+        let tap = Tap::before(&world).await;
+        let mut config = world.without_idle();
+        config.database_url = tap.url();
+        let worker = world.start_with(config);
+        world.until_streams(&worker).await;
+        tap.hold(Held { stream: false, status: true });
+        for round in 0..3 {
+            world.sql(&format!("insert into items values ('{round}', 'L1')")).await;
+            world.sql(&register(&format!("notes{round}"))).await;
+            world.sql(&format!("insert into notes{round} values ('n', 'L1')")).await;
+        }
+        world.settle().await;
+        worker.kill().await;
+        let everything = world.everything().await;
+        // Begun under the newest it would meet activations that go backwards, and rows of tables that it should not know yet.
+        let worker = world.start_with(world.without_idle());
+        world.until_streams(&worker).await;
+        world.until_acknowledged().await;
+        assert_eq!(world.everything().await, everything);
+        world.sql("insert into notes2 values ('m', 'L1')").await;
+        world.settle().await;
         world.assert_consistent().await;
         worker.stop().await;
     }

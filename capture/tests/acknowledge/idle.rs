@@ -167,3 +167,23 @@ pg_test!(
         worker.stop().await;
     }
 );
+
+pg_test!(
+    Slots,
+    async fn a7_a_record_that_appears_beside_a_running_stream_stops_idle_acknowledgement(world: World) {
+        world.sql(ITEMS).await;
+        let worker = world.start_with(world.eager());
+        world.until_streaming().await;
+        world.settle().await;
+        let recorded = "with here as (select generation, processed_end_lsn from tidegate.progress for update),
+            recorded as (insert into tidegate.poison (generation, commit_lsn, failure_class, explanation)
+                select generation, processed_end_lsn, 'stream_unreadable', 'a test' from here returning commit_lsn)
+            select commit_lsn::text from recorded";
+        let at: Lsn = world.text(recorded).await.parse().expect("a position");
+        world.write_noise().await;
+        world.until("blocked", "select state = 'blocked' from tidegate.worker_heartbeat").await;
+        let now = world.standing().await;
+        assert!(now.processed == at && now.slot <= at, "{now:?}, recorded at {at}");
+        worker.stop().await;
+    }
+);

@@ -188,3 +188,29 @@ pg_test!(
         worker.stop().await;
     }
 );
+
+pg_test!(
+    Private,
+    async fn a10_an_idle_acknowledgement_does_not_make_the_next_one_due(world: World) {
+        world.sql(ITEMS).await;
+        // Every byte of others would do, at once; and nobody else writes here, not even the heartbeat.
+        let mut config = world.eager();
+        config.limits.heartbeat_interval = Duration::from_secs(3600);
+        let worker = world.start_with(config);
+        world.until_streaming().await;
+        world.sql("checkpoint").await;
+        world.settle().await;
+        world.until_acknowledged().await;
+        world.keep_history().await;
+        world.write_noise().await;
+        let end = world.lsn("select pg_current_wal_flush_lsn()").await;
+        let acknowledged = format!("select acknowledged_end_lsn >= '{end}' from tidegate.progress");
+        world.until("the noise to be acknowledged", &acknowledged).await;
+        wait(&world, Duration::from_secs(3)).await;
+        let moves: i64 =
+            world.scalar("select count(distinct processed) - 1 from public.progress_history").await;
+        // The noise came in a few pieces; the records of their acknowledgements would have kept it going ten times over.
+        assert!((1..=5).contains(&moves), "{moves} idle acknowledgements");
+        worker.stop().await;
+    }
+);

@@ -1,6 +1,6 @@
 //! A9: each connection begins level with the durable acknowledgement, and says where it starts.
 
-use crate::world::tap::{Passed, Tap};
+use crate::world::tap::{Held, Passed, Tap};
 use crate::world::{ITEMS, World};
 use tidegate_capture::{CaptureError, Config};
 use tidegate_embedded::pg_test;
@@ -36,19 +36,30 @@ pg_test!(
         assert_eq!(starts(&tap), [at.acknowledged]);
         let slot = world.text("select slot_name::text from tidegate.stream_generation").await;
         assert!(tap.passed().contains(&Passed::Start { slot, at: at.acknowledged }));
+        // After a crash with the boundary ahead of the acknowledgement it is the acknowledgement all the same.
+        tap.hold(Held { stream: false, status: true });
+        world.sql("insert into items values ('ahead', 'L1')").await;
+        world.settle().await;
+        worker.kill().await;
+        let ahead = world.standing().await;
+        assert!(ahead.acknowledged < ahead.processed && ahead.slot == ahead.acknowledged, "{ahead:?}");
+        tap.resume();
+        let worker = world.start_with(tapped(&world, &tap));
+        world.until_streams(&worker).await;
+        assert_eq!(starts(&tap), [at.acknowledged, ahead.acknowledged]);
         // A reconnect of the same worker: the same again, further on.
         world.sql("insert into items values ('a', 'L1')").await;
         world.settle().await;
         let at = world.until_acknowledged().await;
         world.sql("select pg_terminate_backend(walsender_pid) from tidegate.worker").await;
         tap.until("another start", |passed| {
-            passed.iter().filter(|p| matches!(p, Passed::Start { .. })).count() == 2
+            passed.iter().filter(|p| matches!(p, Passed::Start { .. })).count() == 3
         })
         .await;
-        assert_eq!(starts(&tap)[1], at.acknowledged);
+        assert_eq!(starts(&tap)[2], at.acknowledged);
         world.sql("insert into items values ('b', 'L1')").await;
         world.settle().await;
-        assert_eq!(world.effects().await, ["list:L1 upsert a", "list:L1 upsert b"]);
+        assert_eq!(world.effects().await, ["list:L1 upsert ahead", "list:L1 upsert a", "list:L1 upsert b"]);
         worker.stop().await;
     }
 );

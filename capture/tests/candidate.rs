@@ -1,0 +1,72 @@
+//! B1, B9: what happens to tables and to the staged state while a baseline stands still.
+
+use crate::world::ITEMS;
+use crate::world::points::{Armed, Pause};
+use tidegate_capture::failpoints as at;
+use tidegate_embedded::pg_test;
+
+const ROWS: &str = "insert into items select g::text, 'L' || g % 3, g, 'x' from generate_series(1, 30) g";
+
+pg_test!(
+    Slots,
+    async fn b1_a_table_that_is_rewritten_before_the_snapshot_is_imported_discards_the_candidate(
+        world: Armed,
+    ) {
+        world.sql(ITEMS).await;
+        world.sql(ROWS).await;
+        let mut pause = Pause::at(at::BASELINE_SLOT_CREATED);
+        let worker = world.start_apart();
+        pause.reached().await;
+        // Not captured, so no drift; each row is in a new file, where the snapshot of before sees none.
+        world.sql("alter table items add column token uuid default gen_random_uuid()").await;
+        pause.release();
+        world.until_streams(&worker).await;
+        let discarded = world.text("select error from tidegate.stream_reset where phase = 'discarded'").await;
+        assert!(discarded.contains("public.items was changed while the slot was created"), "{discarded}");
+        world.sql("update items set n = 0 where id = '1'").await;
+        world.settle().await;
+        world.assert_consistent().await;
+        assert_eq!(world.projected_rows("items").await.len(), 30);
+        worker.stop().await;
+    }
+);
+
+/// One thing wrong with a staged state, whose number stands for `N`.
+const DAMAGE: &[&str] = &[
+    "update tidegate_projection.sN_p1 set row = set_byte(row, 3, get_byte(row, 3) # 1) where ctid = (select min(ctid) from tidegate_projection.sN_p1)",
+    "update tidegate_projection.sN_p1 set digest = substring(sha256('x') for 16) where ctid = (select min(ctid) from tidegate_projection.sN_p1)",
+    "update tidegate_projection.sN_p1 set version = gen_random_uuid() where ctid = (select min(ctid) from tidegate_projection.sN_p1)",
+    "update tidegate_projection.sN_p1 set scope_ids = '{}' where ctid = (select min(ctid) from tidegate_projection.sN_p1)",
+    "delete from tidegate_projection.sN_p1 where ctid = (select min(ctid) from tidegate_projection.sN_p1)",
+    "delete from tidegate_projection.sN_scope_row where ctid = (select min(ctid) from tidegate_projection.sN_scope_row)",
+    "insert into tidegate_projection.sN_scope_row select scope_id, 1, '\\x00' from tidegate_projection.sN_scope limit 1",
+    "update tidegate_projection.sN_scope set digest = substring(sha256('x') for 16) where name = 'list:L1'",
+    "update tidegate_projection.sN_scope set row_count = row_count + 1 where name = 'list:L1'",
+    "update tidegate_projection.sN_scope set name = 'list:other' where name = 'list:L1'",
+    "insert into tidegate_projection.sN_subject_grant (subject_hash, scope_hash, subject, scope, row_count) values (sha256('ann'), sha256('all'), 'ann', 'all', 1)",
+];
+
+pg_test!(
+    Slots,
+    async fn b9_a_staged_state_that_was_altered_is_never_activated(world: Armed) {
+        for damage in DAMAGE {
+            let world = world.another().await;
+            world.sql(ITEMS).await;
+            world.sql(ROWS).await;
+            let mut pause = Pause::at(at::BASELINE_CAUGHT_UP);
+            let worker = world.start_apart();
+            pause.reached().await;
+            let state: i32 = world.scalar("select state_id from tidegate.stream_reset").await;
+            world.sql(&damage.replace("sN_", &format!("s{state}_"))).await;
+            pause.release();
+            // Another candidate takes its place, and another state.
+            world.until_streams(&worker).await;
+            let discarded =
+                world.text("select error from tidegate.stream_reset where phase = 'discarded'").await;
+            assert!(discarded.contains("verify the staged state"), "{damage}: {discarded}");
+            assert_ne!(world.scalar::<i32>("select state_id from tidegate.stream_generation").await, state);
+            world.assert_consistent().await;
+            worker.stop().await;
+        }
+    }
+);
