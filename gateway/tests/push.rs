@@ -363,6 +363,25 @@ pg_test!(
 
 pg_test!(
     NoSlots,
+    async fn f6_an_insert_after_a_mutation_that_left_the_row_is_a_conflict_though_somebody_deleted_it(
+        f: Fixture,
+    ) {
+        let after = |n| Base::After(MutationNumber(n));
+        let mut client = f.client("ann", true);
+        client.push(&f.push(1, false, vec![insert(1, "ann", "a"), insert(2, "ann", "a")])).await;
+        f.sql("delete from public.item").await;
+        // One by the short way, one with company.
+        let reply =
+            client.push(&f.push(3, false, vec![Write { base: after(1), ..insert(1, "ann", "b") }])).await;
+        assert_eq!(codes(&reply), ["conflict"]);
+        let together = vec![Write { base: after(2), ..insert(2, "ann", "b") }, insert(3, "ann", "c")];
+        assert_eq!(codes(&client.push(&f.push(4, false, together)).await), ["conflict", ""]);
+        assert_eq!(f.column("select title from public.item").await, ["c"]);
+    }
+);
+
+pg_test!(
+    NoSlots,
     async fn f5_fences_carry_the_mutation_and_a_setting_alone_cannot(f: Fixture) {
         let mut client = f.client("ann", true);
         assert_eq!(

@@ -126,7 +126,11 @@ fn statement(
         MutationOp::Insert if base.is_some() => return Err(RejectionCode::Conflict.into()),
         MutationOp::Insert => {
             let sql = insert_sql(target, &columns, false);
-            (sql.clone(), after.map(|_| sql))
+            match after {
+                None => (sql, None),
+                // Only a mutation that deleted the row leaves one that may be inserted; any other has left a version.
+                Some(_) => (NOTHING.to_owned(), Some(sql)),
+            }
         }
         MutationOp::Upsert if guarded => {
             (update_sql(target, &columns, true), after.map(|_| insert_sql(target, &columns, false)))
@@ -170,6 +174,9 @@ impl<'a> Then<'a> {
 fn invalid(column: &str, message: &str) -> Refusal {
     Refusal { code: RejectionCode::InvalidValue, message: Some(format!("column \"{column}\": {message}")) }
 }
+
+/// Finds no row: a base that cannot hold.
+const NOTHING: &str = "select true where false";
 
 fn returning(target: &Target, sql: &mut String) {
     let (key, cast) = (&target.key.quoted, &target.key.cast);
