@@ -45,6 +45,7 @@ impl Session {
             busy: None,
             rows: Newest::Passed,
             parked: None,
+            begun_at: self.asked,
             reference,
         };
         self.scopes.insert(number, subscription);

@@ -62,6 +62,8 @@ pub struct Session {
     /// The last batch ended inside a source transaction: a scope that joined now would miss the transaction's beginning.
     inside: bool,
     gate: Gate,
+    /// Snapshots asked for so far: what begins later is not for the operation of an earlier one (V2).
+    asked: u64,
     /// Requested, not fed yet.
     starting: HashMap<ScopeName, Start>,
     /// How often this connection has begun on each scope: every beginning has a number of its own.
@@ -103,6 +105,7 @@ impl Session {
             staged: false,
             inside: false,
             gate: Gate::Closed,
+            asked: 0,
             starting: HashMap::new(),
             begun: HashMap::new(),
             scopes: BTreeMap::new(),

@@ -117,6 +117,7 @@ impl Session {
             let ahead = self.awaited.any_due() || self.scopes.values().any(Subscription::is_ahead);
             if urgent || ahead {
                 self.gate = Gate::Asked;
+                self.asked += 1;
                 self.commands.push_back(Command::Sync { urgent });
             }
         }
@@ -143,7 +144,8 @@ impl Session {
         let numbers: Vec<ScopeNumber> = self
             .scopes
             .iter()
-            .filter(|(_, subscription)| !subscription.is_joined())
+            // V2: the snapshot was asked for after the subscription began, or it says nothing about what its client knew then.
+            .filter(|(_, subscription)| !subscription.is_joined() && subscription.begun_at < self.asked)
             .map(|(n, _)| *n)
             .collect();
         // Pages of a transaction whose end has not been read are staged at the client: nothing joins before its cut.

@@ -89,6 +89,8 @@ pub(super) struct Subscription {
     pub rows: Newest,
     /// A page of a rebuild that shows more than the tail has read: it waits until the session knows its grants there (V7).
     pub parked: Option<(RunPosition, Arc<RebuildPage>)>,
+    /// How many snapshots the session had asked for when it began.
+    pub begun_at: u64,
     pub reference: Option<u64>,
 }
 

@@ -19,6 +19,17 @@ fn joined(sizes: Sizes) -> World {
     world
 }
 
+fn until_it_waits_for_the_database(world: &mut World) {
+    for _ in 0..10 {
+        if world.waits_for() > 0 {
+            return;
+        }
+        world.read();
+        while world.message() {}
+    }
+    panic!("the session asks for nothing");
+}
+
 fn sends(seen: &[Seen]) -> bool {
     seen.iter().any(|seen| {
         matches!(seen, Seen::Page { .. } | Seen::Rebuild { .. } | Seen::Joined { .. } | Seen::Cut)
@@ -220,6 +231,28 @@ fn v7_a_large_transactions_own_removals_come_before_its_first_part() {
     assert_eq!(seen.iter().position(told), Some(0), "{seen:?}");
     let cuts = seen.iter().filter(|seen| **seen == Seen::Cut).count();
     assert_eq!(cuts, 1, "the scope that is left gets all of it: {seen:?}");
+    world.settle();
+}
+
+#[test]
+fn v2_a_scope_that_is_asked_for_later_waits_for_a_snapshot_of_its_own() {
+    let mut world = World::new(Sizes { rebuild_rows: 1, ..Sizes::default() });
+    world.commit(&[change(1, 0b011), change(2, 0b011), change(3, 0b011)], &[], false);
+    world.turns();
+    world.subscribe(0);
+    until_it_waits_for_the_database(&mut world);
+    // The first scope's rows are on their way; the client learns of its write, and asks for another scope.
+    world.accept(50);
+    world.subscribe(1);
+    let seen = world.turns();
+    let of_it = |seen: &Seen| match seen {
+        Seen::Rebuild { name } | Seen::Joined { name, .. } => name == "s:b",
+        _ => false,
+    };
+    assert!(!seen.iter().any(of_it), "{seen:?}");
+    assert!(seen.contains(&Seen::CapturePending(vec![50])), "{seen:?}");
+    world.materialize(&[50]);
+    assert!(world.turns().iter().any(of_it));
     world.settle();
 }
 

@@ -293,6 +293,11 @@ impl World {
         some
     }
 
+    /// Answers of the database that the session waits for.
+    pub fn waits_for(&self) -> usize {
+        self.answers.len()
+    }
+
     /// The database answers one of the session's commands.
     pub fn answer(&mut self, which: usize) -> bool {
         if self.answers.is_empty() {
