@@ -73,10 +73,7 @@ impl Mailbox {
             return;
         }
         if inner.batches >= self.batches_max {
-            inner.missed = true;
-            inner.batches = 0;
-            inner.messages.retain(|message| !matches!(message, Message::Batch(_)));
-            inner.messages.push_back(Message::Missed);
+            inner.drop_batches();
         } else {
             inner.last_batch = batch.snapshot.seq;
             inner.batches += 1;
@@ -158,6 +155,25 @@ impl Mailbox {
 }
 
 impl Inner {
+    /// Makes room, and says so: at the end, and in every answer that one of the dropped batches came before.
+    fn drop_batches(&mut self) {
+        self.missed = true;
+        self.batches = 0;
+        let mut dropped = false;
+        self.messages.retain_mut(|message| match message {
+            Message::Batch(_) => {
+                dropped = true;
+                false
+            }
+            Message::Sync { missed, .. } => {
+                *missed |= dropped;
+                true
+            }
+            _ => true,
+        });
+        self.messages.push_back(Message::Missed);
+    }
+
     fn wake(&self) {
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();

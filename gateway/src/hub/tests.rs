@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 use tidegate_log::{
-    Anchor, ClientKey, Effect, EffectBatch, EffectPosition, Lineage, Pending, ScopeFacts, ScopeState,
-    TailPosition, Told,
+    Anchor, ClientKey, Effect, EffectBatch, EffectPosition, Lineage, Materialized, Pending, ScopeFacts,
+    ScopeState, TailPosition, Told,
 };
 use tidegate_model::*;
 use tidegate_protocol::{Limits, ScopeNumber, ServerFrame};
@@ -146,6 +146,21 @@ fn hub() -> (Core, Arc<Mailbox>) {
 
 /// One read of the tail, whole through `through`.
 fn read(core: &mut Core, through: u64, effects: Vec<Effect>) {
+    read_with(core, through, effects, Vec::new());
+}
+
+/// One that brings the member's mutation round.
+fn read_its_own(core: &mut Core, through: u64) {
+    let client = ClientKey { subject: Subject("anna".into()), client: ClientId(Uuid::nil()) };
+    read_with(
+        core,
+        through,
+        Vec::new(),
+        vec![Materialized { commit_lsn: Lsn(through), client, number: through }],
+    );
+}
+
+fn read_with(core: &mut Core, through: u64, effects: Vec<Effect>, materialized: Vec<Materialized>) {
     let interest = core.begin_read();
     let anchor = Anchor {
         lineage: press(10).lineage,
@@ -162,7 +177,7 @@ fn read(core: &mut Core, through: u64, effects: Vec<Effect>) {
         effects,
         continues: None,
         grants: Vec::new(),
-        materialized: Vec::new(),
+        materialized,
         pending: Pending::default(),
         names: Vec::new(),
         told: Some(Told { scopes: interest.scopes, subjects: interest.subjects, ..Told::default() }),
@@ -183,6 +198,39 @@ fn s3_the_tail_never_goes_back() {
         Some(Message::Sync { snapshot, .. }) => assert_eq!(snapshot.through, end(20)),
         other => panic!("expected to be in step, got {other:?}"),
     }
+}
+
+/// Takes everything out, which ends with a word that batches were dropped; what the answers before it said of that.
+fn synced(mailbox: &Mailbox) -> Vec<bool> {
+    let mut told: Vec<Message> = std::iter::from_fn(|| mailbox.pop()).collect();
+    assert!(matches!(told.pop(), Some(Message::Missed)), "{told:?}");
+    told.iter()
+        .filter_map(|message| match message {
+            Message::Sync { missed, .. } => Some(*missed),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn v5_batches_that_were_dropped_before_an_answer_are_missed_in_it() {
+    let (mut core, mailbox) = hub();
+    read_its_own(&mut core, 10);
+    core.request(Request::Sync { member: MemberId(1), urgent: true });
+    // The answer stands behind the batch; what comes after it overflows, and both go.
+    for through in [20, 30, 40, 50, 60] {
+        read_its_own(&mut core, through);
+    }
+    assert_eq!(synced(&mailbox), [true]);
+    // Nothing that is dropped came before the second answer here: it says what it said.
+    for through in [70, 80] {
+        core.request(Request::Sync { member: MemberId(1), urgent: true });
+        read(&mut core, through, Vec::new());
+    }
+    for through in [90, 100, 110, 120, 130] {
+        read_its_own(&mut core, through);
+    }
+    assert_eq!(synced(&mailbox), [true, false]);
 }
 
 #[test]
