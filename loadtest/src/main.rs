@@ -5,6 +5,7 @@ mod capture;
 mod connection;
 mod fanout;
 mod fence_cost;
+mod idle_database;
 mod process;
 mod replica;
 mod report;
@@ -43,6 +44,8 @@ enum Command {
     Capture(capture::Capture),
     /// What fences cost the application, against no trigger and a minimal one.
     FenceCost(fence_cost::FenceCost),
+    /// What a running worker costs a database in which nothing happens.
+    IdleDatabase(idle_database::IdleDatabase),
     /// Random writes, pushes and kills; then every client against the tables.
     Verify(verify::Verify),
 }
@@ -73,6 +76,7 @@ async fn run(args: &Args) -> anyhow::Result<()> {
         Command::Baseline(baseline) => baseline::run(baseline, &binary, args.postgres, args.json).await,
         Command::Capture(capture) => capture::run(capture, &binary, args.postgres, args.json).await,
         Command::FenceCost(fences) => fence_cost::run(fences, &binary, args.postgres, args.json).await,
+        Command::IdleDatabase(idle) => idle_database::run(idle, &binary, args.postgres, args.json).await,
         Command::Verify(verify) => verify::run(verify, &binary, args.postgres, args.json).await,
     }
 }
