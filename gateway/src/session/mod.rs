@@ -275,12 +275,7 @@ impl Session {
             Message::Attached(feed) => self.on_attached(feed),
             Message::Batch(batch) => self.on_batch(&batch),
             Message::Sync { snapshot, grants, missed } => self.on_sync(&snapshot, &grants, missed),
-            Message::Missed => {
-                self.fall_behind();
-                if matches!(self.gate, Gate::Open(_)) {
-                    self.gate = Gate::Closed;
-                }
-            }
+            Message::Missed => self.fall_behind(),
             Message::Ended(why) => {
                 tracing::debug!(why, "the history was left");
                 self.close(CloseCode::GoingAway);

@@ -93,7 +93,12 @@ impl Session {
         self.outbox.frame(CapturePending { numbers, retry_ms });
     }
 
+    /// Batches went by. An operation that is under way ends: its snapshot is from before them, and a round through there would bring
+    /// nothing of what was missed and count as having brought all (P6).
     pub(super) fn fall_behind(&mut self) {
+        if matches!(self.gate, Gate::Open(_)) {
+            self.gate = Gate::Closed;
+        }
         if !self.behind {
             self.behind = true;
             for subscription in self.scopes.values_mut().filter(|subscription| subscription.is_joined()) {

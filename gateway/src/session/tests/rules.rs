@@ -133,6 +133,39 @@ fn v6_nothing_is_cut_while_what_came_round_is_looked_up() {
 }
 
 #[test]
+fn v5_a_batch_that_went_by_during_an_operation_and_a_look_up_is_caught_up_with() {
+    let mut world = joined(Sizes::default());
+    // It ran and came round while its answer was lost: sent again, it must be looked up.
+    world.push();
+    world.session_away(|world| {
+        world.accept(1);
+        world.materialize(&[1]);
+    });
+    // Everything but the push's answer, which stays the first of those that are waited for.
+    for _ in 0..10 {
+        world.read();
+        while world.message() {}
+        while world.waits_for() > 1 && world.answer(1) {}
+        world.drain(usize::MAX);
+    }
+    // Another scope begins: an operation is under way for as long as its rows are being read.
+    world.subscribe(2);
+    for _ in 0..10 {
+        world.read();
+        while world.message() {}
+    }
+    assert_eq!(world.waits_for(), 2, "the push, and the rows");
+    world.answer(0);
+    assert_eq!(world.waits_for(), 2, "the rows, and the look-up");
+    world.commit(&[change(1, 0b001)], &[], false);
+    world.read();
+    while world.message() {}
+    // The look-up is answered before the rows.
+    world.answer(1);
+    world.settle();
+}
+
+#[test]
 fn v5_a_session_that_was_left_behind_catches_up_in_one_cut() {
     let mut world = joined(Sizes { mailbox_batches: 1, ..Sizes::default() });
     for key in 0..5 {
@@ -253,6 +286,22 @@ fn v2_a_scope_that_is_asked_for_later_waits_for_a_snapshot_of_its_own() {
     assert!(seen.contains(&Seen::CapturePending(vec![50])), "{seen:?}");
     world.materialize(&[50]);
     assert!(world.turns().iter().any(of_it));
+    world.settle();
+}
+
+#[test]
+fn v7_a_batchs_own_removals_come_before_its_pages_also_ahead_of_the_urgent_word() {
+    let mut world = joined(Sizes::default());
+    // The scope is taken away in the transaction that writes a row of it.
+    world.commit(&[change(1, 0b001), change(2, 0b010)], &[(0, false)], false);
+    world.read();
+    world.seen.clear();
+    while world.message_in_its_turn() {}
+    world.drain(usize::MAX);
+    let removed = |seen: &Seen| matches!(seen, Seen::Scopes { removed, .. } if removed == &["s:a"]);
+    assert!(world.seen.first().is_some_and(removed), "{:?}", world.seen);
+    let paged = |seen: &Seen| matches!(seen, Seen::Page { name, .. } if name == "s:a");
+    assert!(!world.seen.iter().any(paged), "{:?}", world.seen);
     world.settle();
 }
 

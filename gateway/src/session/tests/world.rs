@@ -282,7 +282,17 @@ impl World {
 
     /// The session takes one message of the hub, if it wants one.
     pub fn message(&mut self) -> bool {
-        let message = self.mailbox.pop_urgent().or_else(|| {
+        let urgent = self.mailbox.pop_urgent();
+        self.take_message(urgent)
+    }
+
+    /// As [`message`](Self::message), but before the hub has come to its urgent word.
+    pub fn message_in_its_turn(&mut self) -> bool {
+        self.take_message(None)
+    }
+
+    fn take_message(&mut self, urgent: Option<Message>) -> bool {
+        let message = urgent.or_else(|| {
             let wants = self.session.wants_messages();
             wants.then(|| self.mailbox.pop()).flatten()
         });

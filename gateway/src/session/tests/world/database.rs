@@ -83,6 +83,13 @@ impl World {
         self.accepted.insert(number, None);
     }
 
+    /// What the client has pushed has run; nobody has heard of it.
+    pub fn ran(&mut self) {
+        for number in &self.unanswered {
+            self.accepted.entry(*number).or_insert(None);
+        }
+    }
+
     /// A transaction that brings exactly these mutations round.
     pub fn materialize(&mut self, numbers: &[u64]) {
         self.commit(&[], &[], false);
