@@ -28,6 +28,25 @@ pg_test!(
 
 pg_test!(
     NoSlots,
+    async fn v3_one_update_without_a_base_that_is_sent_again_by_itself_runs_once(f: Fixture) {
+        let mut client = f.client("ann", true);
+        client.push(&f.push(1, false, vec![insert(1, "ann", "a")])).await;
+        let alone = f.push(2, false, vec![update(1, "mine")]);
+        let first = client.push(&alone).await;
+        assert_eq!(statuses(&first), ["accepted"]);
+        // Its answer is lost, and others write before it comes again.
+        f.sql("update public.item set title = 'theirs'").await;
+        for mut socket in [client, f.client("ann", false)] {
+            let again = socket.push(&alone).await;
+            assert_eq!(again.results, first.results);
+            assert!(again.error.is_none());
+        }
+        assert_eq!(f.column("select title from public.item").await, ["theirs"]);
+    }
+);
+
+pg_test!(
+    NoSlots,
     async fn v3_numbers_above_the_next_are_a_gap_and_nothing_runs(f: Fixture) {
         let mut client = f.client("ann", true);
         let reply = client.push(&f.push(2, false, vec![insert(1, "ann", "a")])).await;
