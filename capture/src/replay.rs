@@ -50,3 +50,26 @@ impl Replay {
         Ok(stored)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r1_a1_a_commit_record_that_begins_where_the_boundary_ends_is_new() {
+        let replay = Replay::new(Target::Live {
+                generation: tidegate_model::GenerationId(1),
+                state: tidegate_model::StateId(1),
+            }, Lsn(100));
+        let header = |commit_lsn| Header {
+            commit_lsn: Lsn(commit_lsn),
+            end_lsn: Lsn(commit_lsn + 48),
+            xid: 1,
+            committed_at_pg_micros: 0,
+            event_count: 1,
+        };
+        // Of two transactions that commit one right after the other, the second's record begins at the end of the first's.
+        assert!(!replay.covers(&header(100)));
+        assert!(replay.covers(&header(52)));
+    }
+}

@@ -31,6 +31,34 @@ pg_test!(
     }
 );
 
+pg_test!(
+    Slots,
+    async fn b9_b10_what_came_while_the_rows_were_staged_is_from_before_the_stream(world: Armed) {
+        world.sql(ITEMS).await;
+        world.sql(ROWS).await;
+        let mut staged = Pause::at(at::BASELINE_STAGED);
+        let mut activated = Pause::at(at::BASELINE_ACTIVATED);
+        let worker = world.start_apart();
+        staged.reached().await;
+        world.sql("insert into items values ('new', 'L1')").await;
+        world.sql("update items set n = 0 where id = '1'").await;
+        world.sql("delete from items where id = '2'").await;
+        staged.release();
+        activated.reached().await;
+        // B9: both boundaries at the barrier's end, which lies behind what was caught up with.
+        let at_barrier = "select p.processed_end_lsn = g.barrier_end_lsn and p.acknowledged_end_lsn = g.barrier_end_lsn
+            and g.barrier_end_lsn > g.consistent_lsn from tidegate.progress p join tidegate.stream_generation g on g.id = p.generation";
+        assert!(world.holds(at_barrier).await);
+        activated.release();
+        world.until_streams(&worker).await;
+        world.settle().await;
+        assert!(world.effects().await.is_empty(), "none of it is new");
+        world.assert_consistent().await;
+        assert_eq!(world.projected_rows("items").await.len(), 30);
+        worker.stop().await;
+    }
+);
+
 /// One thing wrong with a staged state, whose number stands for `N`.
 const DAMAGE: &[&str] = &[
     "update tidegate_projection.sN_p1 set row = set_byte(row, 3, get_byte(row, 3) # 1) where ctid = (select min(ctid) from tidegate_projection.sN_p1)",
