@@ -1,11 +1,13 @@
 /** Reading against the model server: cuts, rebuilds, digests, resuming. */
 
+import { decode } from '@msgpack/msgpack';
 import { describe, expect, test } from 'vitest';
 import { digestFromBytes } from '../../src/digest.ts';
 import type { Effect } from '../../src/index.ts';
-import { encode } from '../../src/protocol/encode.ts';
+import { encode, type Wire } from '../../src/protocol/encode.ts';
+import type { ServerFrame } from '../../src/protocol/frames.ts';
 import { idle } from './clock.ts';
-import { CARD, NOTE, type Values } from './database.ts';
+import { CARD, NOTE, rowBytes, type Values } from './database.ts';
 import { type AppTables, type Card, World } from './world.ts';
 
 const card = (list: string | null, title: string, more: Values = {}): Values => ({
@@ -244,6 +246,39 @@ describe('digests', () => {
     await world.run();
     expect(scope.status.value).toMatchObject({ data: 'live', stale: false });
     expect(scope.table('card').rows().value).toHaveLength(5);
+  });
+
+  test('v4 a row that arrives damaged in one scope is not taken for right by the copy in another', async () => {
+    const world = await withRows();
+    const [all, list] = [world.sync.scope('all'), world.sync.scope('list:a')];
+    await world.run();
+    world.server.database.commit([put(1n, card('a', 'changed'))]);
+    world.server.database.captureAll();
+    world.server.stepAll(world.connection);
+    // Both pages carry the row under one key and version; the later one arrives with other values.
+    const pages = world.connection.toClient.flatMap((bytes, at) => {
+      const frame = decode(bytes, { useBigInt64: true }) as ServerFrame;
+      return frame.t === 'page' ? [{ at, frame }] : [];
+    });
+    expect(pages).toHaveLength(2);
+    const { at, frame } = pages[1]!;
+    const damaged = rowBytes(CARD, put(1n, card('a', 'damaged')).values!);
+    world.connection.toClient[at] = encode({
+      ...frame,
+      txs: frame.txs.map(([tx, effects]) => [
+        tx,
+        effects.map(([op, table, key, version]) => [op, table, key, version, damaged]),
+      ]),
+    } as unknown as Wire);
+    while (world.connection.deliver());
+    await idle();
+    expect(world.logged).toEqual(['digest_mismatch']);
+    expect(world.connection.frames('subscribe').at(-1)).toMatchObject({ mismatch: true });
+    await world.run();
+    for (const scope of [all, list]) {
+      expect(scope.status.value).toMatchObject({ data: 'live', stale: false });
+      expect(scope.table('card').get(1n)?.title).toBe('changed');
+    }
   });
 
   test('v4 a second mismatch ends the scope with an error, and nothing loops', async () => {

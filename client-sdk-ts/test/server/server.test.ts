@@ -81,13 +81,18 @@ test('v6 a write is saved, committed and visible, and everybody sees it', async 
   await untilCard(ada, id, (card) => card === undefined);
 });
 
-test('v3 typing fast on one row: each write builds on the one before', async () => {
+test('v3 wr_03 typing fast on one row: each write builds on the one before, and no older one is shown', async () => {
   const id = await world.card(IDEAS, '_');
   const scope = await boardOf(world.client('ada'), id);
+  const lengths: number[] = [];
+  cards(scope)
+    .rows()
+    .subscribe(() => lengths.push(cards(scope).get(id)!.title.length));
   const writes = [...'tidegate'].map((_, at, all) => cards(scope).update(id, { title: all.slice(0, at + 1).join('') }));
   expect(cards(scope).get(id)?.title).toBe('tidegate');
   for (const write of writes) expect(code(await write.visible)).toBe('ok');
   expect(cards(scope).get(id)).toMatchObject({ title: 'tidegate', rev: 9 });
+  expect(lengths).toEqual([...lengths].sort((a, b) => a - b));
 });
 
 test('wr_04 refusals have a code, roll back, and block nothing', async () => {
