@@ -9,8 +9,9 @@ use fastrand::Rng;
 use sqlx::{AssertSqlSafe, PgPool};
 use std::time::Duration;
 
-/// Tries of an aimed kill. With some hundred commits per second a batch is under way most of the time.
-const TRIES_MAX: u32 = 40;
+/// Tries of an aimed kill. With some hundred commits per second a batch is under way most of the time, but not while a worker that
+/// has just been started reads what it knows already.
+const TRIES_MAX: u32 = 300;
 /// A gateway has been told of a commit after this long: wakes are at most 2 ms apart.
 const TOLD: Duration = Duration::from_millis(4);
 /// How long the server may take to end the statement that it was given last.
