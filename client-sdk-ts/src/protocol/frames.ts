@@ -517,8 +517,8 @@ export type ErrorCode =
   /** The cursor belongs to another scope. As `cursor_invalid`; the client has mixed up its records. */
   | 'cursor_wrong_scope'
   /**
-   * The cursor is ahead of what this gateway has read, and stayed so for as long as it waits. Keep the rows.
-   * Reconnect with backoff, if possible to another gateway.
+   * The cursor, or the token, is ahead of what this gateway has read, and stayed so for as long as it waits. Keep the
+   * rows. Reconnect with backoff, if possible to another gateway.
    */
   | 'cursor_ahead'
   /**
@@ -558,7 +558,8 @@ export type ErrorCode =
    */
   | 'schema_unknown'
   /**
-   * More frames or mutations per second than this socket may send. Send again after `retry_after_ms`, fewer at once.
+   * More at once than this socket, or all sockets of its subject together, may ask for: frames or mutations per
+   * second, pushes that run or wait, beginnings on one scope. Send again after `retry_after_ms`, fewer at once.
    */
   | 'rate_limited'
   /** More sockets of this subject than allowed. Close other connections, or reconnect with backoff. */
@@ -659,8 +660,8 @@ export type RebuildReason =
   /** The effects after the cursor are no longer kept. Stage the rows anew; the old ones stay shown until `joined`. */
   | 'below_floor'
   /**
-   * The cursor comes from a history that the database has left: a restore or a failover that lost transactions. As
-   * `below_floor`.
+   * The cursor, or the token, comes from a history that the database has left: a restore or a failover that lost
+   * transactions. As `below_floor`.
    */
   | 'other_history'
   /** The cursor comes from before an operator's stream reset. As `below_floor`. */

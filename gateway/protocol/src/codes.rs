@@ -152,7 +152,7 @@ codes! {
         /// The cursor belongs to another scope.
         "cursor_wrong_scope" CursorWrongScope (Remedy::Recover, false, None)
             "As `cursor_invalid`; the client has mixed up its records.";
-        /// The cursor is ahead of what this gateway has read, and stayed so for as long as it waits.
+        /// The cursor, or the token, is ahead of what this gateway has read, and stayed so for as long as it waits.
         "cursor_ahead" CursorAhead (Remedy::Retry, true, None)
             "Keep the rows. Reconnect with backoff, if possible to another gateway.";
         /// The rebuild's continuation token is truncated, forged, of another scope, or no longer usable.
@@ -176,7 +176,8 @@ codes! {
         /// The push was written under a schema version that this gateway has not loaded yet.
         "schema_unknown" SchemaUnknown (Remedy::Retry, true, None)
             "Send again after `retry_after_ms`.";
-        /// More frames or mutations per second than this socket may send.
+        /// More at once than this socket, or all sockets of its subject together, may ask for: frames or mutations per second,
+        /// pushes that run or wait, beginnings on one scope.
         "rate_limited" RateLimited (Remedy::Wait, true, None)
             "Send again after `retry_after_ms`, fewer at once.";
         /// More sockets of this subject than allowed.
@@ -281,7 +282,7 @@ codes! {
         /// The effects after the cursor are no longer kept.
         "below_floor" BelowFloor ()
             "Stage the rows anew; the old ones stay shown until `joined`.";
-        /// The cursor comes from a history that the database has left: a restore or a failover that lost transactions.
+        /// The cursor, or the token, comes from a history that the database has left: a restore or a failover that lost transactions.
         "other_history" OtherHistory ()
             "As `below_floor`.";
         /// The cursor comes from before an operator's stream reset.
