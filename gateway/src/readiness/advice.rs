@@ -6,7 +6,7 @@ const BYPASSED: &str = "A write went past the triggers, or a message was forged:
 /// What the log says otherwise than the projection.
 const PROJECTION: &str = "The projected state differs from what the log says: the database was restored in part, or our tables were changed. Put that right and run `tidegate poison retry`, or start the stream anew with `tidegate reset --reason …`.";
 /// What names a change of the table that the log has already passed.
-const TABLE: &str = "No retry can clear it: put the table back as it was registered, or register it as it is, and start the stream anew with `tidegate reset --reason …`.";
+const TABLE: &str = "No retry can clear it: put the table back as it was registered, and start the stream anew with `tidegate reset --reason …`. Where it cannot be put back (dropped and created anew), leave and begin anew: tidegate uninstall, migrate, apply.";
 /// What a newer program may read.
 const PROTOCOL: &str = "The server sent what this program does not understand: run `tidegate poison retry` with the newest version of Tidegate, and look at the server's log.";
 const REGISTRY: &str = "The registrations in the schema tidegate were changed or restored in part. Put that right and run `tidegate poison retry`, or start the stream anew with `tidegate reset --reason …`.";
@@ -60,7 +60,7 @@ pub fn poison_advice(class: &str) -> Option<&'static str> {
             "`tidegate poison show` says what the server refused. Repair it, as where the publication was missing, and run `tidegate poison retry`. What was written while the publication was missing can never be decoded: then start the stream anew with `tidegate reset --reason …`."
         }
         "relation_drifted" => {
-            "Undo the change of the table: `tidegate check` gives the statements. Then run `tidegate poison retry`, which compares again; where it cannot be undone, start the stream anew with `tidegate reset --reason …`."
+            "Undo the change of the table: `tidegate check` gives the statements. Then run `tidegate poison retry`, which compares again. Where it cannot be undone, as of a table dropped and created anew, leave and begin anew: tidegate uninstall, migrate, apply."
         }
         "database_refused" => {
             "`tidegate poison show` gives the SQLSTATE. Repair what the database refused, and run `tidegate poison retry`."

@@ -42,7 +42,9 @@ impl Part {
     /// What to do, whatever the problem.
     pub fn advice(self) -> &'static str {
         match self {
-            Part::Relations => "Put the table back as it was registered.",
+            Part::Relations => {
+                "Put the table back as it was registered. Where that cannot be, leave and begin anew: tidegate uninstall, migrate, apply."
+            }
             Part::Triggers => {
                 "Run `tidegate migrate --force`. Writes that bypassed a trigger block the stream until `tidegate reset --reason …`."
             }
