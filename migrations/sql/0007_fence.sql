@@ -93,69 +93,85 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $fenc
 #variable_conflict use_column
 declare
     k %3$s;
-    changed boolean := false;
+    rk %3$s;
+    changed boolean;
+    op text;
     v uuid := gen_random_uuid();
-    f uuid := gen_random_uuid();
     m bigint;
     x xid8 := pg_current_xact_id();
-    b timestamptz := transaction_timestamp();
-    fn oid := pg_relation_filenode(tg_relid);
+    b timestamptz;
+    fn oid;
     ot tid;
     nt tid;
-    ordinal bigint;
-    ok boolean;
+    message_at pg_lsn;
 begin
     -- Only this block meets a key column that was renamed or retyped. Capture blocks on that drift (G5); the application's
     -- write goes on.
     begin
-        if tg_op = 'INSERT' then
-            k := new.%2$I; nt := new.ctid;
-        elsif tg_op = 'UPDATE' then
-            k := new.%2$I; nt := new.ctid; ot := old.ctid; changed := new.%2$I is distinct from old.%2$I;
+        if tg_op = 'UPDATE' then
+            op := 'U'; k := new.%2$I; changed := new.%2$I is distinct from old.%2$I;
+        elsif tg_op = 'INSERT' then
+            op := 'I'; k := new.%2$I; nt := new.ctid;
         else
-            k := old.%2$I; nt := old.ctid; ot := old.ctid;
+            op := 'D'; k := old.%2$I; nt := old.ctid; ot := nt;
         end if;
     exception when others then
         return null;
     end;
-    if k is null then
-        return null;
+    rk := %4$s;
+    -- The usual case, in the fewest terms: each of them is set up anew for each row. The first change by this transaction of a row
+    -- that is there: no order to prove. Everything else leaves FOUND false.
+    if not changed then
+        update tidegate.row_version_%1$s r
+        set version = v, xid = x, began = transaction_timestamp(), tid = new.ctid, tid0 = old.ctid,
+            filenode = pg_relation_filenode(tg_relid)
+        where r.key = rk and r.xid <> x and r.alive;
     end if;
-    -- F1: a BEFORE trigger that fired after the guard changed it.
-    if changed then
-        raise exception using errcode = '27000', message = %6$L, hint = %7$L;
-    end if;
-    -- F2: the WAL insert position is strictly increasing, because each fence writes a message after it has read it.
-    ordinal := pg_current_wal_insert_lsn() - '0/0'::pg_lsn;
-    insert into tidegate.row_version_%1$s as r (key, version, alive, xid, began, tid, tid0, filenode)
-    values (%4$s, v, tg_op <> 'DELETE', x, b, nt, ot, fn)
-    on conflict (key) do update set
-        version = excluded.version, alive = excluded.alive, xid = excluded.xid, began = excluded.began, tid = excluded.tid,
-        filenode = excluded.filenode,
-        tid0 = case when r.xid = excluded.xid and r.began = excluded.began and r.filenode = excluded.filenode
-            then r.tid0 else excluded.tid0 end
-    where r.xid <> excluded.xid or r.began <> excluded.began or r.filenode <> excluded.filenode
-        or case when tg_op = 'INSERT' then not r.alive and r.tid0 is distinct from excluded.tid
-            else r.alive and r.tid = excluded.tid0 end
-    returning true into ok;
-    if ok is null then
-        raise exception using errcode = '27000', message = format(%8$L, tg_op), hint = %9$L;
+    if not found then
+        if k is null then
+            return null;
+        end if;
+        -- F1: a BEFORE trigger that fired after the guard changed it.
+        if changed then
+            raise exception using errcode = '27000', message = %6$L, hint = %7$L;
+        end if;
+        if op = 'U' then
+            nt := new.ctid; ot := old.ctid;
+        end if;
+        b := transaction_timestamp(); fn := pg_relation_filenode(tg_relid);
+        insert into tidegate.row_version_%1$s as r (key, version, alive, xid, began, tid, tid0, filenode)
+        values (rk, v, op <> 'D', x, b, nt, ot, fn)
+        on conflict (key) do update set
+            version = excluded.version, alive = excluded.alive, xid = excluded.xid, began = excluded.began, tid = excluded.tid,
+            filenode = excluded.filenode,
+            tid0 = case when r.xid = excluded.xid and r.began = excluded.began and r.filenode = excluded.filenode
+                then r.tid0 else excluded.tid0 end
+        where r.xid <> excluded.xid or r.began <> excluded.began or r.filenode <> excluded.filenode
+            or case when op = 'I' then not r.alive and r.tid0 is distinct from excluded.tid
+                else r.alive and r.tid = excluded.tid0 end;
+        if not found then
+            raise exception using errcode = '27000', message = format(%8$L, tg_op), hint = %9$L;
+        end if;
     end if;
     -- F5: a mutation id counts only if this very transaction recorded it: the setting alone is forgeable.
-    if coalesce(current_setting('tidegate.mutation', true), '') <> '' and current_setting('tidegate.mutation', true) ~ '^[0-9]{1,18}$' then
+    if current_setting('tidegate.mutation', true) ~ '^[0-9]{1,18}$' then
         insert into tidegate.write_fence (fence_id, mutation_id, subject, client_id, number, relation_id, key, version)
-        select f, c.mutation_id, c.subject, c.client_id, c.number, %1$s, k::text, v
+        select overlay(v::text placing '8' from 15)::uuid, c.mutation_id, c.subject, c.client_id, c.number, %1$s, k::text, v
         from tidegate.client_mutation c
         where c.mutation_id = current_setting('tidegate.mutation')::bigint and c.xid = x
         returning mutation_id into m;
     end if;
-    perform pg_logical_emit_message(true, 'tidegate.fence',
-        concat(%5$L, left(tg_op, 1), ':', ordinal, ':', v, ':', f, ':', m, ':', k));
+    -- F2: the WAL insert position is strictly increasing, because each fence writes a message after it has read it. The fence id is the
+    -- version, marked as UUID version 8 where that is a 4: unique as it is, and a second random one would cost as much as all else
+    -- here. An assignment is evaluated without a query of its own, PERFORM is not.
+    message_at := pg_logical_emit_message(true, 'tidegate.fence',
+        concat(%5$L, op, ':', pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0'), ':', v, ':',
+            overlay(v::text placing '8' from 15), ':', m, ':', k));
     return null;
 end $fence$;
 $ddl$,
         relation.relation_id, relation.key_column, key_type,
-        case when key_type = 'text' then 'tidegate.version_key(k)' else 'k' end,
+        case when key_type = 'text' then 'case when octet_length(k) <= 1000 then k else tidegate.version_key(k) end' else 'k' end,
         head,
         format('the key of %s cannot change: tidegate streams this table', qualified),
         'Delete the row and insert another one. A trigger must not change the key either.',
@@ -164,12 +180,13 @@ $ddl$,
 
     execute format($ddl$
 create or replace function tidegate.guard_%1$s() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $guard$
+language plpgsql as $guard$
 declare
     changed boolean;
 begin
+    -- Reads nothing but the row, and its one operator is qualified: neither another role nor a pinned path is needed.
     begin
-        changed := new.%2$I is distinct from old.%2$I;
+        changed := new.%2$I operator(pg_catalog.<>) old.%2$I;
     exception when others then
         return new;
     end;
