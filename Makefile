@@ -37,7 +37,7 @@ test-load: build
 
 # Whether the tests are any good: deliberate faults, one after the other, each of which some test must catch. Needs Python 3.11.
 faults:
-	faults/run
+	loadtest/faults/run
 
 lint:
 	$(CARGO) fmt --all --check

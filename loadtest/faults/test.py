@@ -1,4 +1,4 @@
-"""What the parts of faults/run make of small inputs. Run by faults/run --check."""
+"""What the parts of loadtest/faults/run make of small inputs. Run by loadtest/faults/run --check."""
 
 import contextlib
 import tempfile
