@@ -57,10 +57,10 @@ mod tests {
 
     #[test]
     fn r1_a1_a_commit_record_that_begins_where_the_boundary_ends_is_new() {
-        let replay = Replay::new(Target::Live {
-                generation: tidegate_model::GenerationId(1),
-                state: tidegate_model::StateId(1),
-            }, Lsn(100));
+        let replay = Replay::new(
+            Target::Live { generation: tidegate_model::GenerationId(1), state: tidegate_model::StateId(1) },
+            Lsn(100),
+        );
         let header = |commit_lsn| Header {
             commit_lsn: Lsn(commit_lsn),
             end_lsn: Lsn(commit_lsn + 48),

@@ -18,8 +18,11 @@ use tokio::time::Instant;
 
 /// How long a client waits between two tries to connect, at most.
 const BACKOFF_MAX: Duration = Duration::from_millis(800);
-/// How long it takes at most, once everything is quiet, until it holds what the tables say.
+/// Once everything is quiet it holds what the tables say after this long, counted anew while rows still come: clients of many kills
+/// have much to read.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// But not for ever: rows that never end are a finding too.
+const SETTLE_MAX: Duration = Duration::from_secs(600);
 /// Silence after which a connection is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(40);
 
@@ -94,7 +97,7 @@ pub struct Client {
     /// Counts the clients whose writes have all come to their end; none means that this one has been counted.
     settled: Option<Arc<AtomicUsize>>,
     /// When to stop waiting, once everything is quiet.
-    give_up: Option<Instant>,
+    give_up: Option<(Instant, Instant)>,
     census: Arc<Census>,
 }
 
@@ -248,8 +251,12 @@ impl Client {
 
     /// Whether everything has been quiet for so long that what is missing will not come: the differences are then findings.
     fn has_waited_long(&mut self, phase: &Phase) -> bool {
-        matches!(phase, Phase::Settle(_))
-            && *self.give_up.get_or_insert_with(|| Instant::now() + SETTLE_TIMEOUT) < Instant::now()
+        if !matches!(phase, Phase::Settle(_)) {
+            return false;
+        }
+        let now = Instant::now();
+        let (until, last) = self.give_up.get_or_insert((now + SETTLE_TIMEOUT, now + SETTLE_MAX));
+        (*until).min(*last) < now
     }
 
     fn welcomed(&mut self, welcome: Welcome<'static>) {
@@ -278,6 +285,11 @@ impl Client {
                 }
             }
             ServerFrame::Schema(schema) => self.manifest = Some(schema.schema.clone()),
+            ServerFrame::Page(_) | ServerFrame::Rebuild(_) => {
+                if let Some((until, _)) = &mut self.give_up {
+                    *until = Instant::now() + SETTLE_TIMEOUT;
+                }
+            }
             _ => {}
         }
         match self.replica.apply(frame, &mut |_, _| {}) {
