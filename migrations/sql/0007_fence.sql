@@ -93,9 +93,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $fenc
 #variable_conflict use_column
 declare
     k %3$s;
-    rk %3$s;
     changed boolean;
-    op text;
     v uuid := gen_random_uuid();
     m bigint;
     x xid8 := pg_current_xact_id();
@@ -109,23 +107,22 @@ begin
     -- write goes on.
     begin
         if tg_op = 'UPDATE' then
-            op := 'U'; k := new.%2$I; changed := new.%2$I is distinct from old.%2$I;
+            k := new.%2$I; changed := new.%2$I is distinct from old.%2$I;
         elsif tg_op = 'INSERT' then
-            op := 'I'; k := new.%2$I; nt := new.ctid;
+            k := new.%2$I; nt := new.ctid;
         else
-            op := 'D'; k := old.%2$I; nt := old.ctid; ot := nt;
+            k := old.%2$I; nt := old.ctid; ot := nt;
         end if;
     exception when others then
         return null;
     end;
-    rk := %4$s;
     -- The usual case, in the fewest terms: each of them is set up anew for each row. The first change by this transaction of a row
     -- that is there: no order to prove. Everything else leaves FOUND false.
     if not changed then
         update tidegate.row_version_%1$s r
         set version = v, xid = x, began = transaction_timestamp(), tid = new.ctid, tid0 = old.ctid,
             filenode = pg_relation_filenode(tg_relid)
-        where r.key = rk and r.xid <> x and r.alive;
+        where r.key = %4$s and r.xid <> x and r.alive;
     end if;
     if not found then
         if k is null then
@@ -135,19 +132,19 @@ begin
         if changed then
             raise exception using errcode = '27000', message = %6$L, hint = %7$L;
         end if;
-        if op = 'U' then
+        if tg_op = 'UPDATE' then
             nt := new.ctid; ot := old.ctid;
         end if;
         b := transaction_timestamp(); fn := pg_relation_filenode(tg_relid);
         insert into tidegate.row_version_%1$s as r (key, version, alive, xid, began, tid, tid0, filenode)
-        values (rk, v, op <> 'D', x, b, nt, ot, fn)
+        values (%4$s, v, tg_op <> 'DELETE', x, b, nt, ot, fn)
         on conflict (key) do update set
             version = excluded.version, alive = excluded.alive, xid = excluded.xid, began = excluded.began, tid = excluded.tid,
             filenode = excluded.filenode,
             tid0 = case when r.xid = excluded.xid and r.began = excluded.began and r.filenode = excluded.filenode
                 then r.tid0 else excluded.tid0 end
         where r.xid <> excluded.xid or r.began <> excluded.began or r.filenode <> excluded.filenode
-            or case when op = 'I' then not r.alive and r.tid0 is distinct from excluded.tid
+            or case when tg_op = 'INSERT' then not r.alive and r.tid0 is distinct from excluded.tid
                 else r.alive and r.tid = excluded.tid0 end;
         if not found then
             raise exception using errcode = '27000', message = format(%8$L, tg_op), hint = %9$L;
@@ -165,7 +162,7 @@ begin
     -- version, marked as UUID version 8 where that is a 4: unique as it is, and a second random one would cost as much as all else
     -- here. An assignment is evaluated without a query of its own, PERFORM is not.
     message_at := pg_logical_emit_message(true, 'tidegate.fence',
-        concat(%5$L, op, ':', pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0'), ':', v, ':',
+        concat(%5$L, left(tg_op, 1), ':', pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0'), ':', v, ':',
             overlay(v::text placing '8' from 15), ':', m, ':', k));
     return null;
 end $fence$;
