@@ -59,6 +59,36 @@ pg_test!(
     }
 );
 
+pg_test!(
+    Slots,
+    async fn b1_g5_a_table_that_has_drifted_before_the_stream_begins_is_not_read(world: Armed) {
+        world.sql(ITEMS).await;
+        world.sql(ROWS).await;
+        // To compare its values with the keys of our versions would convert them, as the worker.
+        world
+            .sql(
+                "create type own as enum ('1');
+                 create function convert(own) returns text language sql as $$ select pg_advisory_lock(4711)::text $$;
+                 create cast (own as text) with function convert(own) as implicit;
+                 alter table items rename id to id0; alter table items add column id own default '1'",
+            )
+            .await;
+        let worker = world.start_apart();
+        let refused = "select coalesce(reason like '%public.items: the primary key was changed%', false) from tidegate.worker_heartbeat";
+        world.until("the refusal", refused).await;
+        assert!(
+            !world
+                .holds("select exists (select from pg_locks where locktype = 'advisory' and objid = 4711)")
+                .await
+        );
+        world.sql("alter table items drop column id; alter table items rename id0 to id").await;
+        world.until_streams(&worker).await;
+        world.settle().await;
+        world.assert_consistent().await;
+        worker.stop().await;
+    }
+);
+
 /// One thing wrong with a staged state, whose number stands for `N`.
 const DAMAGE: &[&str] = &[
     "update tidegate_projection.sN_p1 set row = set_byte(row, 3, get_byte(row, 3) # 1) where ctid = (select min(ctid) from tidegate_projection.sN_p1)",

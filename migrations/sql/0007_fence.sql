@@ -86,10 +86,12 @@ declare
     qualified text := format('%I.%I', relation.schema_name, relation.table_name);
     head text := format('1:%s:%s:%s:%s:%s:', case relation.kind when 'synced' then 's' else 'd' end, relation.relation_id,
         coalesce(relation.table_id::text, ''), octet_length(qualified), qualified);
+    key_oid oid := (select (c ->> 'type_oid')::oid from jsonb_array_elements(relation.resolved -> 'columns') c
+        where c ->> 'name' = relation.key_column);
 begin
-    execute format($ddl$
-create or replace function tidegate.fence_%1$s() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $fence$
+    -- Bodies are quoted as values: whatever a name contains ends none of them.
+    execute format('create or replace function tidegate.fence_%s() returns trigger
+        language plpgsql security definer set search_path = pg_catalog, pg_temp as %L', relation.relation_id, format($fence$
 #variable_conflict use_column
 declare
     k %3$s;
@@ -104,30 +106,37 @@ declare
     message_at pg_lsn;
 begin
     -- Only this block meets a key column that was renamed or retyped. Capture blocks on that drift (G5); the application's
-    -- write goes on.
+    -- write goes on. A value of another type is not touched: to convert it would run its owner's cast with our rights.
     begin
         if tg_op = 'UPDATE' then
-            k := new.%2$I; changed := new.%2$I is distinct from old.%2$I;
+            if pg_typeof(new.%2$I) = %10$s::oid then
+                k := new.%2$I; changed := new.%2$I is distinct from old.%2$I;
+            end if;
         elsif tg_op = 'INSERT' then
-            k := new.%2$I; nt := new.ctid;
-        else
+            if pg_typeof(new.%2$I) = %10$s::oid then
+                k := new.%2$I; nt := new.ctid;
+            end if;
+        elsif pg_typeof(old.%2$I) = %10$s::oid then
             k := old.%2$I; nt := old.ctid; ot := nt;
         end if;
     exception when others then
         return null;
     end;
+    if k is null then
+        return null;
+    end if;
     -- The usual case, in the fewest terms: each of them is set up anew for each row. The first change by this transaction of a row
-    -- that is there: no order to prove. Everything else leaves FOUND false.
+    -- that is there: no order to prove. Everything else leaves FOUND false. ON CONFLICT goes by the unique index whatever the
+    -- statistics say: a planned UPDATE may scan the table, which is slow, and under SERIALIZABLE conflicts with every row.
     if not changed then
-        update tidegate.row_version_%1$s r
-        set version = v, xid = x, began = transaction_timestamp(), tid = new.ctid, tid0 = old.ctid,
-            filenode = pg_relation_filenode(tg_relid)
-        where r.key = %4$s and r.xid <> x and r.alive;
+        insert into tidegate.row_version_%1$s as r (key, version, alive, xid, began, tid, tid0, filenode)
+        values (%4$s, v, true, x, transaction_timestamp(), new.ctid, old.ctid, pg_relation_filenode(tg_relid))
+        on conflict (key) do update set
+            version = excluded.version, xid = excluded.xid, began = excluded.began, tid = excluded.tid, tid0 = excluded.tid0,
+            filenode = excluded.filenode
+        where r.xid <> excluded.xid and r.alive;
     end if;
     if not found then
-        if k is null then
-            return null;
-        end if;
         -- F1: a BEFORE trigger that fired after the guard changed it.
         if changed then
             raise exception using errcode = '27000', message = %6$L, hint = %7$L;
@@ -165,36 +174,34 @@ begin
         concat(%5$L, left(tg_op, 1), ':', pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0'), ':', v, ':',
             overlay(v::text placing '8' from 15), ':', m, ':', k));
     return null;
-end $fence$;
-$ddl$,
+end $fence$,
         relation.relation_id, relation.key_column, key_type,
         case when key_type = 'text' then 'case when octet_length(k) <= 1000 then k else tidegate.version_key(k) end' else 'k' end,
         head,
         format('the key of %s cannot change: tidegate streams this table', qualified),
         'Delete the row and insert another one. A trigger must not change the key either.',
         format('%%s of a row of %s is fenced out of order', replace(qualified, '%', '%%')),
-        'A row-level trigger changed a row whose own change was not fenced yet. Make it AFTER ... FOR EACH STATEMENT or a deferred constraint trigger.');
+        'A row-level trigger changed a row whose own change was not fenced yet. Make it AFTER ... FOR EACH STATEMENT or a deferred constraint trigger.',
+        key_oid));
 
-    execute format($ddl$
-create or replace function tidegate.guard_%1$s() returns trigger
-language plpgsql as $guard$
+    execute format('create or replace function tidegate.guard_%s() returns trigger language plpgsql as %L', relation.relation_id, format($guard$
 declare
     changed boolean;
 begin
-    -- Reads nothing but the row, and its one operator is qualified: neither another role nor a pinned path is needed.
+    -- Reads nothing but the row, and its one operator is qualified: neither another role nor a pinned path is needed, and whatever a
+    -- drifted type brings along runs as who writes.
     begin
-        changed := new.%2$I operator(pg_catalog.<>) old.%2$I;
+        changed := new.%1$I operator(pg_catalog.<>) old.%1$I;
     exception when others then
         return new;
     end;
     if changed then
-        raise exception using errcode = '27000', message = %3$L, hint = %4$L;
+        raise exception using errcode = '27000', message = %2$L, hint = %3$L;
     end if;
     return new;
-end $guard$;
-$ddl$,
-        relation.relation_id, relation.key_column,
-        format('the key of %s cannot change: tidegate streams this table', qualified), 'Delete the row and insert another one.');
+end $guard$,
+        relation.key_column, format('the key of %s cannot change: tidegate streams this table', qualified),
+        'Delete the row and insert another one.'));
     execute format('revoke all on function tidegate.fence_%1$s(), tidegate.guard_%1$s() from public', relation.relation_id);
 end $body$;
 

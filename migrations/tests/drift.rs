@@ -80,7 +80,7 @@ pg_test!(
             &["public.item: trigger \"!tidegate_fence\" calls another function"], REINSTALL),
         ("create or replace function tidegate.fence_1() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$ begin return null; end $$",
             &["public.item: function of trigger \"!tidegate_fence\" was changed"], REINSTALL),
-        ("alter function tidegate.guard_1() security invoker", &["public.item: function of trigger \"~tidegate_guard\" was changed"], REINSTALL),
+        ("alter function tidegate.guard_1() security definer", &["public.item: function of trigger \"~tidegate_guard\" was changed"], REINSTALL),
         ("alter function tidegate.fence_1() set search_path = public", &["public.item: function of trigger \"!tidegate_fence\" was changed"], REINSTALL),
         ("create or replace function tidegate.refuse_truncate() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$ begin return null; end $$",
             &["public.item: function of trigger \"!tidegate_truncate\" was changed", "public.other: function of trigger \"!tidegate_truncate\" was changed"],

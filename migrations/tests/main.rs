@@ -1,6 +1,7 @@
 //! What only a real PostgreSQL can show of the schema and its loader. Each module is one part of the contract.
 
 mod application;
+mod borrowed;
 mod check;
 mod definition;
 mod drift;

@@ -45,13 +45,26 @@ pub(super) async fn check_registered(
     }
 }
 
+/// Nothing of a drifted column is read: to compare its values would run its owner's casts as this role.
+pub(super) async fn check_drift(sql: &mut PgConnection) -> Result<(), CaptureError> {
+    let drifted: Option<(String, String)> =
+        sqlx::query_as("select relation, problem from tidegate.relation_problems() limit 1")
+            .fetch_optional(sql)
+            .await
+            .doing("compare the tables with their registration")?;
+    match drifted {
+        Some((relation, problem)) => Err(CaptureError::Waiting(format!("{relation}: {problem}"))),
+        None => Ok(()),
+    }
+}
+
 /// What must hold before a slot is worth creating.
 pub(super) async fn check_prerequisites(control: &mut PgConnection) -> Result<(), CaptureError> {
     let (version, wal_level, publication, prepared): (i32, String, bool, i64) = sqlx::query_as(
         "select current_setting('server_version_num')::int4, current_setting('wal_level'),
                 exists (select from pg_publication where pubname = 'tidegate'), (select count(*) from pg_prepared_xacts)",
     )
-    .fetch_one(control)
+    .fetch_one(&mut *control)
     .await
     .doing("check the server")?;
     if !(150_000..190_000).contains(&version) {
@@ -72,7 +85,7 @@ pub(super) async fn check_prerequisites(control: &mut PgConnection) -> Result<()
         );
         return Err(CaptureError::Waiting(what));
     }
-    Ok(())
+    check_drift(control).await
 }
 
 /// Creates the slot and records it.

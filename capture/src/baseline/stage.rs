@@ -2,7 +2,7 @@
 //! binary in. Memory holds a few batches and one entry per scope and per grant pair.
 
 use super::binary::BinaryCopy;
-use super::candidate::{Exported, filenodes};
+use super::candidate::{Exported, check_drift, filenodes};
 use super::encode::{EncodedRow, Encoder, VersionKey, grants_json, quoted};
 use super::record::Candidate;
 use crate::error::Doing;
@@ -58,6 +58,8 @@ pub(super) async fn stage(
     let generation = import(&mut reader, &exported).await?;
     let registry = registry::load(&mut reader, generation).await?;
     lock_and_compare(&mut reader, &registry, &exported).await?;
+    // Behind these locks no drift begins any more; what there is shows only outside of the reader's snapshot.
+    check_drift(&mut sql.writer).await?;
     // The snapshot lives on in our transaction.
     exported.session.end();
 
