@@ -22,7 +22,9 @@ async fn start_stream(f: &Fixture) {
 fn config(f: &Fixture) -> ReadinessConfig {
     let limits =
         ReadinessLimits { heartbeat_age_max: Some(Duration::from_secs(3600)), ..ReadinessLimits::default() };
-    ReadinessConfig { limits, cache: Duration::ZERO, ..ReadinessConfig::new(f.db.database.name()) }
+    // A busy machine is not what these tests are about.
+    let timeout = Duration::from_secs(60);
+    ReadinessConfig { limits, timeout, cache: Duration::ZERO, ..ReadinessConfig::new(f.db.database.name()) }
 }
 
 fn failing(report: &Report) -> Vec<&'static str> {
