@@ -134,6 +134,7 @@ pub async fn gateway(serving: Serving, stop: watch::Receiver<bool>) -> anyhow::R
         None => gateway.router(),
     };
     if serving.wait {
+        tracing::info!("waiting for the stream, which `tidegate capture` begins");
         gateway.followed().await;
     }
     let task =

@@ -152,6 +152,32 @@ pg_test!(
 );
 
 pg_test!(
+    NoSlots,
+    async fn a_gateway_that_waits_for_the_stream_says_so_and_ends_at_a_signal(server: TestServer) {
+        let (_db, place) = prepared(&server).await;
+        for signal in ["-TERM", "-INT"] {
+            let mut command = place.command(&["gateway", "--listen", "127.0.0.1:0"]);
+            let mut gateway = command.stderr(Stdio::piped()).spawn().expect("start a gateway");
+            let mut lines = BufReader::new(gateway.stderr.take().expect("piped")).lines();
+            let waits = async {
+                while let Some(line) = lines.next_line().await.expect("its log") {
+                    if line.contains("waiting for the stream") {
+                        return;
+                    }
+                }
+                panic!("it ended");
+            };
+            tokio::time::timeout(PATIENCE, waits).await.expect("it says what it waits for");
+            let pid = gateway.id().expect("it runs").to_string();
+            let told = Command::new("kill").args([signal, &pid]).status().await.expect("run kill");
+            assert!(told.success());
+            let ended = tokio::time::timeout(PATIENCE, gateway.wait()).await.expect("it ends").expect("wait");
+            assert!(ended.success(), "{signal}: {ended}");
+        }
+    }
+);
+
+pg_test!(
     Slots,
     async fn dd05_op03_a_database_restored_into_another_cluster_is_recognised_by_what_starts_on_it(
         server: TestServer,
