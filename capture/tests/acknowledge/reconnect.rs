@@ -30,7 +30,7 @@ pg_test!(
         world.settle().await;
         let at = world.until_acknowledged().await;
         world.stop_and_release(worker).await;
-        let tap = Tap::before(&world).await;
+        let mut tap = Tap::before(&world).await;
         let worker = world.start_with(tapped(&world, &tap));
         world.until_streams(&worker).await;
         assert_eq!(starts(&tap), [at.acknowledged]);
@@ -43,20 +43,22 @@ pg_test!(
         worker.kill().await;
         let ahead = world.standing().await;
         assert!(ahead.acknowledged < ahead.processed && ahead.slot == ahead.acknowledged, "{ahead:?}");
-        tap.resume();
+        // What the dead worker's wire has held back is lost with it.
+        tap.cut();
+        let tap = Tap::before(&world).await;
         let worker = world.start_with(tapped(&world, &tap));
         world.until_streams(&worker).await;
-        assert_eq!(starts(&tap), [at.acknowledged, ahead.acknowledged]);
+        assert_eq!(starts(&tap), [ahead.acknowledged]);
         // A reconnect of the same worker: the same again, further on.
         world.sql("insert into items values ('a', 'L1')").await;
         world.settle().await;
         let at = world.until_acknowledged().await;
         world.sql("select pg_terminate_backend(walsender_pid) from tidegate.worker").await;
         tap.until("another start", |passed| {
-            passed.iter().filter(|p| matches!(p, Passed::Start { .. })).count() == 3
+            passed.iter().filter(|p| matches!(p, Passed::Start { .. })).count() == 2
         })
         .await;
-        assert_eq!(starts(&tap)[2], at.acknowledged);
+        assert_eq!(starts(&tap)[1], at.acknowledged);
         world.sql("insert into items values ('b', 'L1')").await;
         world.settle().await;
         assert_eq!(world.effects().await, ["list:L1 upsert ahead", "list:L1 upsert a", "list:L1 upsert b"]);
