@@ -67,15 +67,17 @@ pg_test!(
             let worker = world.start_with(apart_from_its_heartbeat(config));
             world.until_streams(&worker).await;
             world.settle().await;
-            let before = world.until_acknowledged().await;
+            world.until_acknowledged().await;
             // A takeover that ends no connection, as where the server does not let it.
             world.sql("update tidegate.worker set epoch = epoch + 1").await;
+            let before = world.standing().await;
             world.sql(write).await;
             world.write_noise().await;
             let error = worker.ended().await;
             assert!(matches!(error, CaptureError::OwnershipLost), "{error}");
             let after = world.standing().await;
             assert_eq!((after.newest, after.effects), (before.newest, before.effects));
+            assert_eq!((after.processed, after.acknowledged), (before.processed, before.acknowledged));
         }
         let worker = world.start();
         world.settle().await;

@@ -45,7 +45,7 @@ pub(super) async fn check_registered(
     }
 }
 
-/// Nothing of a drifted column is read: to compare its values would run its owner's casts as this role.
+/// G5: refuses a drifted table. To compare its keys with our versions would run its owner's casts as this role.
 pub(super) async fn check_drift(sql: &mut PgConnection) -> Result<(), CaptureError> {
     let drifted: Option<(String, String)> =
         sqlx::query_as("select relation, problem from tidegate.relation_problems() limit 1")
