@@ -31,7 +31,7 @@ test-sdk: client-sdk-ts/node_modules gateway/cli/demo/node_modules
 test-e2e: build client-sdk-ts/node_modules gateway/cli/demo/node_modules
 	gateway/cli/tests/e2e/run $(BIN)
 
-# Every client against the tables, through kills; scaled down unless TIDEGATE_SCALE=full.
+# The load test's scenarios; small unless TIDEGATE_SCALE=full.
 test-load: build
 	loadtest/suite $(dir $(BIN))
 

@@ -1,4 +1,4 @@
-"""What the parts of loadtest/faults/run make of small inputs. Run by loadtest/faults/run --check."""
+"""What the parts of loadtest/faults/run make of small inputs. Run by .ci/run."""
 
 import contextlib
 import tempfile

@@ -23,7 +23,7 @@ create table if not exists tidegate.fence_object (
 
 -- A key in the form in which row_version stores it. Strings of more than 1000 bytes become a digest, so that our index never
 -- fails where the application's did not (its index may compress better than ours). The result is longer than 1000 bytes
--- again: it can never be mistaken for a short key.
+-- again: it can never be mistaken for a short key. The fence saves the call for short keys: its bound is this one.
 create or replace function tidegate.version_key(key text) returns text
 language sql immutable strict parallel safe as $f$
     select case when pg_catalog.octet_length(key) <= 1000 then key
@@ -125,7 +125,7 @@ begin
     if k is null then
         return null;
     end if;
-    -- The usual case, in the fewest terms: each of them is set up anew for each row. The first change by this transaction of a row
+    -- The usual case, in the fewest expressions: PL/pgSQL sets up each one anew for each row. The first change by this transaction of a row
     -- that is there: no order to prove. Everything else leaves FOUND false. ON CONFLICT goes by the unique index whatever the
     -- statistics say: a planned UPDATE may scan the table, which is slow, and under SERIALIZABLE conflicts with every row.
     if not changed then
@@ -167,9 +167,9 @@ begin
         where c.mutation_id = current_setting('tidegate.mutation')::bigint and c.xid = x
         returning mutation_id into m;
     end if;
-    -- F2: the WAL insert position is strictly increasing, because each fence writes a message after it has read it. The fence id is the
-    -- version, marked as UUID version 8 where that is a 4: unique as it is, and a second random one would cost as much as all else
-    -- here. An assignment is evaluated without a query of its own, PERFORM is not.
+    -- F2: the WAL insert position is strictly increasing, because each fence writes a message after it has read it. The fence id is not
+    -- drawn by itself, but made of the version, here and above alike: marked as UUID version 8 where that is a 4. It is as unique, and
+    -- a second random one would cost as much as all else here. An assignment is evaluated without a query of its own, PERFORM is not.
     message_at := pg_logical_emit_message(true, 'tidegate.fence',
         concat(%5$L, left(tg_op, 1), ':', pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0'), ':', v, ':',
             overlay(v::text placing '8' from 15), ':', m, ':', k));

@@ -6,6 +6,7 @@ use axum::Router;
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::time::Duration;
 use tidegate_capture::Hooks;
 use tidegate_gateway::auth::{AuthConfig, TokenKeys};
@@ -14,6 +15,9 @@ use tidegate_gateway::{Config, Gateway};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+/// A wait for the stream that is longer than this is worth a word.
+const SAID_AFTER: Duration = Duration::from_secs(2);
 
 /// What a gateway is told on the command line.
 pub struct Serving {
@@ -134,8 +138,14 @@ pub async fn gateway(serving: Serving, stop: watch::Receiver<bool>) -> anyhow::R
         None => gateway.router(),
     };
     if serving.wait {
-        tracing::info!("waiting for the stream, which `tidegate capture` begins");
-        gateway.followed().await;
+        let mut followed = pin!(gateway.followed());
+        tokio::select! {
+            () = &mut followed => {}
+            () = tokio::time::sleep(SAID_AFTER) => {
+                tracing::info!("waiting for the stream; if nothing has begun it, start `tidegate capture`");
+                followed.await;
+            }
+        }
     }
     let task =
         tokio::spawn(

@@ -12,8 +12,8 @@ use std::time::Duration;
 /// Tries of an aimed kill. With some hundred commits per second a batch is under way most of the time, but not while a worker that
 /// has just been started reads what it knows already.
 const TRIES_MAX: u32 = 300;
-/// A gateway has been told of a commit after this long: wakes are at most 2 ms apart.
-const TOLD: Duration = Duration::from_millis(4);
+/// A gateway has been told of a commit after this long: twice the 2 ms for which capture holds a wake back.
+const TOLD_AFTER: Duration = Duration::from_millis(4);
 /// How long the server may take to end the statement that it was given last.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
@@ -126,7 +126,7 @@ pub async fn gateway(
     };
     let before = async || {
         let durable = tails(pool, state).await?;
-        tokio::time::sleep(TOLD).await;
+        tokio::time::sleep(TOLD_AFTER).await;
         Ok(durable)
     };
     stop_within(gateway, aimed, rng, before, look).await
