@@ -263,8 +263,17 @@ pg_test!(
         f.sql("select tidegate.uninstall()").await;
         let report = look(&f.db.pool, &config(&f)).await;
         assert_eq!(failing(&report).len(), 10, "{report:?}");
-        assert!(reason(&report, "database").contains("schema tidegate is missing"));
-        assert!(report.first.as_deref().is_some_and(|first| first.ends_with("run `tidegate migrate`")));
+        assert_eq!(
+            report.first.as_deref(),
+            Some("Tidegate's schema is not in this database: run `tidegate migrate`")
+        );
+        f.sql("create schema tidegate").await;
+        let report = look(&f.db.pool, &config(&f)).await;
+        assert_eq!(failing(&report).len(), 10, "{report:?}");
+        assert_eq!(
+            reason(&report, "database"),
+            "Tidegate's schema in this database is older than this program"
+        );
     }
 );
 

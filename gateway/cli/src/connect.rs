@@ -102,7 +102,7 @@ fn not_connected(options: &PgConnectOptions, error: &sqlx::Error) -> NotConnecte
 pub async fn require_schema(connection: &mut PgConnection) -> anyhow::Result<()> {
     match installed(connection).await? {
         Installed::Missing => {
-            bail!("Tidegate's schema is not in this database: run `tidegate migrate` first")
+            bail!("Tidegate's schema is not in this database: run `tidegate migrate`")
         }
         Installed::Other | Installed::Current => Ok(()),
     }

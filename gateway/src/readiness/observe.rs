@@ -89,11 +89,19 @@ pub(super) struct Facts {
 
 pub(super) async fn observe(pool: &PgPool, timeout: Duration) -> Observed {
     let facts = within(timeout, sqlx::query_as(include_str!("facts.sql")).fetch_one(pool)).await;
-    if let Err(unknown) = &facts
-        && matches!(unknown.kind, UnknownKind::Unreachable | UnknownKind::Login)
-    {
+    match &facts {
         // Each further try would take its full time to say the same.
-        return Observed::nothing(unknown);
+        Err(unknown) if matches!(unknown.kind, UnknownKind::Unreachable | UnknownKind::Login) => {
+            return Observed::nothing(unknown);
+        }
+        Err(Unknown { kind: UnknownKind::Schema, .. }) => {
+            let there = sqlx::query_scalar("select to_regnamespace('tidegate') is not null").fetch_one(pool);
+            if let Ok(false) = within(timeout, there).await {
+                let reason = "Tidegate's schema is not in this database".to_owned();
+                return Observed::nothing(&Unknown { reason, kind: UnknownKind::Schema });
+            }
+        }
+        _ => {}
     }
     let problems = |part: Part| within(timeout, sqlx::query_as(part.query()).fetch_all(pool));
     Observed {
@@ -117,7 +125,7 @@ async fn within<T>(
     let (reason, kind) = match error {
         sqlx::Error::Database(error) => match error.code().as_deref() {
             Some("42P01" | "42703" | "42883" | "3F000") => {
-                ("the schema tidegate is missing, or older than this program".to_owned(), Schema)
+                ("Tidegate's schema in this database is older than this program".to_owned(), Schema)
             }
             Some("42501") => (missing_right(error.message()), Right),
             Some(code) if code.starts_with("28") || code == "3D000" => {

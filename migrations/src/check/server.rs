@@ -414,6 +414,6 @@ mod tests {
         facts.settings.put("wal_level", setting);
         let finding = of(&facts, "wal_level");
         assert!(finding.found.contains("waits for a restart"), "{finding:?}");
-        assert_eq!(finding.repair[0].then.as_deref(), Some("restart PostgreSQL"));
+        assert_eq!(finding.repair[0].then.as_deref(), Some("as a superuser; then restart PostgreSQL"));
     }
 }

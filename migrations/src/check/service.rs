@@ -148,11 +148,17 @@ impl Service {
     }
 
     /// How a setting of the server is given this value.
-    fn parameter(self, name: &str, value: &str, restart: bool) -> Repair {
+    fn parameter(self, facts: &Facts, name: &str, value: &str, restart: bool) -> Repair {
         let reload = |then: &'static str| if restart { then } else { "it is applied at once" };
         match (self, name) {
-            (Service::Own, _) => Repair::sql(format!("alter system set {name} = '{value}'"))
-                .then(if restart { "restart PostgreSQL" } else { "select pg_reload_conf()" }),
+            (Service::Own, _) => Repair::sql(format!("alter system set {name} = '{value}'")).then(
+                match (facts.superuser, restart) {
+                    (true, true) => "restart PostgreSQL",
+                    (true, false) => "select pg_reload_conf()",
+                    (false, true) => "as a superuser; then restart PostgreSQL",
+                    (false, false) => "as a superuser; then select pg_reload_conf()",
+                },
+            ),
             (Service::Rds, "wal_level") => {
                 Repair::setting("rds.logical_replication = 1   (DB parameter group)")
                     .then("reboot the instance")
@@ -200,7 +206,7 @@ pub(super) fn set(facts: &Facts, setting: &Setting, name: &str, value: &str) -> 
         "command line" => Repair::act(format!(
             "Start PostgreSQL with {name} = {value} on its command line, or without {name}."
         )),
-        _ => Service::of(facts).parameter(name, value, setting.context == "postmaster"),
+        _ => Service::of(facts).parameter(facts, name, value, setting.context == "postmaster"),
     }
 }
 
@@ -244,8 +250,15 @@ mod tests {
             ("database", "user", "alter database app set a = 'v'", None),
             ("database user", "user", "alter role app_owner in database app set a = 'v'", None),
         ] {
-            let repair = set(&facts, &at(source, context), "a", "v");
+            let repair = set(&Facts { superuser: true, ..Facts::good() }, &at(source, context), "a", "v");
             assert_eq!((repair.text.as_str(), repair.then.as_deref()), (text, then), "{source}");
+        }
+        // Who may not alter the system is told who may.
+        for (context, then) in [
+            ("sighup", "as a superuser; then select pg_reload_conf()"),
+            ("postmaster", "as a superuser; then restart PostgreSQL"),
+        ] {
+            assert_eq!(set(&facts, &at("default", context), "a", "v").then.as_deref(), Some(then));
         }
         assert_eq!(set(&facts, &at("command line", "postmaster"), "a", "v").kind, RepairKind::Act);
     }

@@ -32,7 +32,7 @@ pub async fn run(args: &Args, apply: &Apply) -> anyhow::Result<ExitCode> {
     let outcome = match (applied, plan.is_unchanged()) {
         (true, true) => "nothing to do",
         (true, false) => "applied",
-        (false, _) => "refused: nothing was changed",
+        (false, _) => "refused: no registration was changed",
     };
     print(args, applied, None, &plan, &changes, &notices, outcome);
     Ok(if applied { ExitCode::SUCCESS } else { ExitCode::FAILURE })

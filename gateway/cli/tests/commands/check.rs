@@ -75,7 +75,7 @@ pg_test!(
             "ok   version: PostgreSQL ",
             "FAIL wal_level: replica: no logical slot can be created",
             "       run SQL: alter system set wal_level = 'logical'",
-            "         (restart PostgreSQL)",
+            "         (as a superuser; then restart PostgreSQL)",
             "       run SQL: alter role app replication",
             "FAIL table_rights public.card: it belongs to role postgres",
             "not usable: 4 failures, 1 warning",

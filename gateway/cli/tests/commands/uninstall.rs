@@ -313,7 +313,7 @@ pg_test!(
         let run = tidegate(&db.url(), &["uninstall", "--yes", "--json"]).await;
         assert_eq!(run.code, Some(1));
         assert!(
-            json(&run)["error"].as_str().is_some_and(|error| error.contains("run `tidegate migrate` first")),
+            json(&run)["error"].as_str().is_some_and(|error| error.contains("run `tidegate migrate`")),
             "{}",
             run.all()
         );

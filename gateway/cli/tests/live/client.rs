@@ -249,6 +249,7 @@ impl Client {
         let id = self.pings;
         self.send(Ping { id }.into()).await;
         self.until_seen("pong", |seen| *seen == Seen::Pong(id)).await;
+        self.model.handled();
     }
 
     /// Reads until the next frame that says that something cannot be done; gives its code.
@@ -279,6 +280,7 @@ impl Client {
     }
 
     pub async fn unsubscribe(&mut self, name: &str) {
+        self.model.leave(name);
         self.send(Unsubscribe { reference: 1, name: name.to_owned().into() }.into()).await;
     }
 

@@ -164,7 +164,6 @@ pg_test!(
     async fn wr03_q2_pushed_while_the_stream_is_blocked_it_is_committed_and_not_yet_visible(world: World) {
         world.sql(MEMBERS).await;
         let (worker, serving) = world.start().await;
-        let judge = Judge::of(&world).await;
         let mut anna = Client::connected(&serving, Some("anna")).await;
         anna.join("list:L1").await;
         // A message of ours that cannot be read blocks the stream there (Q2).
@@ -195,7 +194,6 @@ pg_test!(
         let told = anna.seen.iter().filter(|seen| **seen == Seen::Materialized(vec![number])).count();
         assert_eq!(told, 1, "V6");
         assert_eq!(ran(&world, &anna, number).await, 1);
-        drop(judge);
         worker.stop().await;
         serving.stop().await;
     }

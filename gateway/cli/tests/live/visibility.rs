@@ -262,7 +262,6 @@ pg_test!(
                 let count = anna.list("L1").len() + anna.list("L2").len();
                 assert_eq!((both.len(), count), (ROWS as usize, ROWS as usize), "V5: at joined");
                 anna.unsubscribe("list:L2").await;
-                anna.model.unsubscribe("list:L2");
                 anna.ping().await;
             }
         };

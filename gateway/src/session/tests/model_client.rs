@@ -122,6 +122,8 @@ pub enum Seen {
     },
     Pong(u64),
     Bye(String),
+    /// A frame of a subscription that was given up while the frame was under way.
+    UnderWay,
 }
 
 /// The client. `held` outlives its sockets; the rest is one socket's.
@@ -134,6 +136,8 @@ pub struct ModelClient {
     /// Numbers whose `materialized` came, on this socket.
     pub materialized: BTreeSet<u64>,
     scopes: BTreeMap<ScopeNumber, Subscription>,
+    /// Subscriptions given up by an `unsubscribe` that the server may not have handled yet.
+    leaving: BTreeMap<ScopeNumber, String>,
     schemas: BTreeSet<i32>,
     /// `materialized` was the last frame: what it belongs to must follow.
     owed: bool,
@@ -150,13 +154,25 @@ impl ModelClient {
             }
         }
         self.schemas.clear();
+        self.leaving.clear();
         self.materialized.clear();
         self.owed = false;
     }
 
-    /// The client has unsubscribed.
-    pub fn unsubscribe(&mut self, name: &str) {
+    /// The subscription has ended: no frame of it comes any more.
+    fn unsubscribe(&mut self, name: &str) {
         self.scopes.retain(|_, subscription| subscription.name != name);
+    }
+
+    /// `unsubscribe` is sent: frames of the subscription may be under way until [`Self::handled`].
+    pub fn leave(&mut self, name: &str) {
+        let left = self.scopes.extract_if(.., |_, subscription| subscription.name == name);
+        self.leaving.extend(left.map(|(number, subscription)| (number, subscription.name)));
+    }
+
+    /// The answer to something sent after every `unsubscribe` has come.
+    pub fn handled(&mut self) {
+        self.leaving.clear();
     }
 
     pub fn cursor(&self, name: &str) -> Option<&[u8]> {
@@ -187,6 +203,9 @@ impl ModelClient {
             frame.name()
         );
         self.owed = false;
+        if self.is_left(frame) {
+            return Seen::UnderWay;
+        }
         match frame {
             ServerFrame::Welcome(welcome) => {
                 self.schemas.insert(welcome.sv.0);
@@ -303,6 +322,25 @@ impl ModelClient {
             ServerFrame::Pong(pong) => Seen::Pong(pong.id),
             ServerFrame::Bye(bye) => Seen::Bye(bye.reason.to_string()),
         }
+    }
+
+    /// Whether a frame is of a subscription that is being left.
+    fn is_left(&mut self, frame: &ServerFrame<'_>) -> bool {
+        let number = match frame {
+            ServerFrame::Rebuild(rebuild) => rebuild.scope,
+            ServerFrame::Page(page) => page.scope,
+            ServerFrame::Joined(joined) => joined.scope,
+            ServerFrame::Subscribed(again) if again.reference.is_none() => {
+                let name = again.name.as_ref();
+                let of_it = |left: &String| left == name;
+                if self.scopes.values().all(|held| held.name != name) && self.leaving.values().any(of_it) {
+                    self.leaving.insert(again.scope, name.to_owned());
+                }
+                again.scope
+            }
+            _ => return false,
+        };
+        self.leaving.contains_key(&number)
     }
 
     fn knows_schema(&self, sv: i32) {

@@ -99,12 +99,13 @@ impl World {
         if self.wanted.remove(scope) {
             // Frames under way are to be ignored: take them first, so that the model need not.
             self.drain(usize::MAX);
-            self.client.unsubscribe(scope);
+            self.client.leave(scope);
             self.points.remove(scope);
             self.handle(Input::Frame(ClientFrame::Unsubscribe(Unsubscribe {
                 reference: 2,
                 name: scope.into(),
             })));
+            self.client.handled();
         }
     }
 
