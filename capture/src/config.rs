@@ -1,5 +1,6 @@
 //! What the worker must be told. Every limit is finite and carries its unit (H1).
 
+use crate::retention::RETENTION_MIN;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -81,6 +82,16 @@ pub struct Limits {
     pub first_start_quiet: Duration,
     /// Shortest time between two notifications (S5: each is a hint).
     pub notify_interval: Duration,
+    /// How long effects are kept for clients that are away. A cursor from before rebuilds.
+    pub retention_age: Duration,
+    /// Bytes of effects that are kept; beyond it the oldest go, but not before [`retention_min`](Self::retention_min).
+    pub retention_bytes: u64,
+    /// How long effects are kept whatever their size; no longer than [`retention_age`](Self::retention_age).
+    pub retention_min: Duration,
+    /// Time between two looks whether effects may go.
+    pub retention_interval: Duration,
+    /// Effects, or records, removed by one transaction.
+    pub retention_batch: u32,
     /// After how long PostgreSQL ends our transaction when this process is stopped in the middle of one.
     pub idle_in_transaction_timeout: Duration,
 }
@@ -110,6 +121,11 @@ impl Default for Limits {
             slot_creation_timeout: Duration::from_secs(60),
             first_start_quiet: Duration::from_secs(1),
             notify_interval: Duration::from_millis(2),
+            retention_age: Duration::from_secs(24 * 3600),
+            retention_bytes: 16 << 30,
+            retention_min: RETENTION_MIN,
+            retention_interval: Duration::from_secs(60),
+            retention_batch: 2000,
             idle_in_transaction_timeout: Duration::from_secs(60),
         }
     }

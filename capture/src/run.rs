@@ -86,7 +86,7 @@ pub(crate) async fn session(worker: &mut Worker) -> Result<Infallible, CaptureEr
     .await?;
     let mut acknowledger = Acknowledger::new(&boundary, Instant::now());
     acknowledger.report(acknowledger.resumed(), &source)?;
-    worker.streaming(&stream, boundary.processed);
+    worker.streaming(claim, &stream, boundary.processed);
 
     loop {
         let due = acknowledger.next_due(intake.idle(), &worker.config.limits);

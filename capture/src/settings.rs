@@ -19,6 +19,8 @@ pub(crate) enum Purpose {
     Control,
     /// Writes the heartbeat.
     Heartbeat,
+    /// Removes what is kept no longer.
+    Retention,
     /// Sends the wake.
     Notify,
     /// Reads the snapshot of a baseline.
@@ -33,6 +35,7 @@ impl Purpose {
             Purpose::Materialize => "materialize",
             Purpose::Control => "control",
             Purpose::Heartbeat => "heartbeat",
+            Purpose::Retention => "retention",
             Purpose::Notify => "notify",
             Purpose::Snapshot => "snapshot",
             Purpose::Stream => "stream",
@@ -56,6 +59,11 @@ fn pinned(purpose: Purpose, idle_in_transaction: Duration) -> Vec<(&'static str,
         // A stopped process must not hold the worker row for ever.
         _ => format!("{}ms", idle_in_transaction.as_millis()),
     };
+    let synchronous_commit = match purpose {
+        // What a crash brings back is removed again; scopes stay locked no longer than the batch takes.
+        Purpose::Retention => "off",
+        _ => "on",
+    };
     let mut settings = vec![
         ("DateStyle", "ISO, MDY".to_owned()),
         ("IntervalStyle", "iso_8601".to_owned()),
@@ -67,7 +75,7 @@ fn pinned(purpose: Purpose, idle_in_transaction: Duration) -> Vec<(&'static str,
         ("statement_timeout", "0".to_owned()),
         ("lock_timeout", "0".to_owned()),
         ("idle_in_transaction_session_timeout", idle),
-        ("synchronous_commit", "on".to_owned()),
+        ("synchronous_commit", synchronous_commit.to_owned()),
         ("default_transaction_read_only", "off".to_owned()),
         ("default_transaction_isolation", "read committed".to_owned()),
     ];

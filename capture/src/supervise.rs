@@ -13,6 +13,7 @@ use crate::notify::{Hooks, Notifier};
 use crate::ownership::{self, Claim};
 use crate::poison::{self, Blocking};
 use crate::progress::{self, Stream};
+use crate::retention::Retention;
 use crate::run::{Connections, session};
 use crate::settings::{self, Purpose};
 use crate::source::StreamThread;
@@ -30,6 +31,7 @@ pub(crate) struct Worker {
     pub(crate) endpoint: Endpoint,
     pub(crate) heartbeat: Heartbeat,
     pub(crate) notifier: Notifier,
+    retention: Retention,
     pub(crate) stream_thread: StreamThread,
     /// What was being materialized when the session ended.
     pub(crate) attempt: Option<Attempt>,
@@ -65,12 +67,14 @@ impl Worker {
         let id = Uuid::new_v4();
         let heartbeat = Heartbeat::start(endpoint.clone(), id, config.limits);
         let notifier = Notifier::start(endpoint.clone(), id, config.limits, hooks);
+        let retention = Retention::start(endpoint.clone(), id, config.limits);
         Ok(Worker {
             id,
             config,
             endpoint,
             heartbeat,
             notifier,
+            retention,
             stream_thread: StreamThread::start()?,
             attempt: None,
             singly_until: None,
@@ -293,7 +297,8 @@ impl Worker {
     }
 
     /// The stream runs. Whether it flows is another matter after a failure.
-    pub(crate) fn streaming(&mut self, stream: &Stream, processed: Lsn) {
+    pub(crate) fn streaming(&mut self, claim: Claim, stream: &Stream, processed: Lsn) {
+        self.retention.streaming(claim, stream);
         tracing::info!(slot = stream.slot, at = %stream.boundary.acknowledged, "streaming");
         let flows = self.trouble.is_none();
         self.heartbeat.update(|status| {

@@ -16,6 +16,7 @@ mod positions;
 mod registry;
 mod replay;
 mod reset;
+mod retention;
 mod serial;
 mod silence;
 mod unreadable;

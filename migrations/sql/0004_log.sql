@@ -24,8 +24,9 @@ create table if not exists tidegate.effect (
     primary key (scope_id, commit_lsn, event_ordinal, effect_ordinal),
     check ((op = 1) = (row is not null))
 );
--- Rides: the tail, which reads whole transactions of all scopes; retention.
-create index if not exists effect_by_commit on tidegate.effect (generation, commit_lsn);
+-- Rides: the tail, which reads whole transactions of all scopes, and parts of large ones; retention.
+drop index if exists tidegate.effect_by_commit;
+create index if not exists effect_in_order on tidegate.effect (generation, commit_lsn, scope_id, event_ordinal, effect_ordinal);
 -- Rows are MessagePack of mostly short values: compressing them costs more processor time than it saves disk.
 alter table tidegate.effect alter column row set storage external;
 
@@ -40,6 +41,13 @@ create table if not exists tidegate.grant_effect (
     scope      text not null,
     primary key (generation, commit_lsn, ordinal)
 );
+
+-- How far effects have been removed. A reader of whole transactions that stands before has missed some; one of a single scope asks
+-- the scope's floor.
+create table if not exists tidegate.retention (
+    generation      integer primary key references tidegate.stream_generation (id),
+    removed_through pg_lsn not null
+) with (fillfactor = 50);
 
 create sequence if not exists tidegate.scope_id;
 create sequence if not exists tidegate.state_id as integer;

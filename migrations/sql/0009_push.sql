@@ -608,8 +608,10 @@ create or replace function tidegate.prune_write_fences(p_keep interval, p_limit 
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $f$
     with old as (
         select f.fence_id from tidegate.write_fence f
-        where (exists (select from tidegate.source_transaction t where t.generation = f.generation
-                    and t.commit_lsn = f.materialized_commit_lsn and t.committed_at < clock_timestamp() - p_keep)
+        -- Retention removes records of transactions only when they are older still.
+        where (f.materialized_commit_lsn is not null
+                and not exists (select from tidegate.source_transaction t where t.generation = f.generation
+                    and t.commit_lsn = f.materialized_commit_lsn and t.committed_at >= clock_timestamp() - p_keep)
                 or exists (select from tidegate.stream_reset r where r.reset_id = f.covered_by
                     and r.phase in ('activated', 'cleaned') and r.phase_at < clock_timestamp() - p_keep))
             and not exists (select from tidegate.client_mutation m

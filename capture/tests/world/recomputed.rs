@@ -177,7 +177,14 @@ impl World {
         );
         let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(self.pool()).await.expect("effects");
         let mut held: BTreeMap<(i32, Vec<u8>), RowDigest> = BTreeMap::new();
-        let mut known: Option<(i64, ScopeDigest)> = None;
+        // What retention has removed ended here.
+        let floor = format!(
+            "select floor_row_count, floor_digest from tidegate_projection.s{state}_scope where scope_id = {scope} and floor_digest is not null"
+        );
+        let floor =
+            sqlx::query(AssertSqlSafe(floor)).fetch_optional(self.pool()).await.expect("the scope's floor");
+        let mut known: Option<(i64, ScopeDigest)> =
+            floor.map(|row| (row.get(0), ScopeDigest::from_bytes(row.get(1)).expect("16 bytes")));
         for row in &rows {
             let (table, wire): (i32, Vec<u8>) = (row.get("table_id"), row.get("key"));
             let after = (

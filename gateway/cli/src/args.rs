@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
+use tidegate_capture::RETENTION_MIN;
 
 /// Realtime sync for PostgreSQL: ordinary rows reach every browser that may see them, exactly once, in commit order.
 #[derive(Debug, Parser)]
@@ -129,6 +130,13 @@ pub struct Capture {
     /// Bytes of one row as the server sends it; one with more blocks the stream.
     #[arg(long, value_name = "BYTES", env = "TIDEGATE_MESSAGE_BYTES_MAX")]
     pub message_bytes_max: Option<NonZeroUsize>,
+    /// How long effects are kept, so that a client that was away goes on from its cursor instead of rebuilding; 900 at least. 86400 (a day)
+    /// without it.
+    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_RETENTION_SECONDS", value_parser = clap::value_parser!(u64).range(RETENTION_MIN.as_secs()..))]
+    pub retention_seconds: Option<u64>,
+    /// Bytes of effects that are kept; beyond it the oldest go, even if they are younger, but never before 15 minutes. 16 GiB without it.
+    #[arg(long, value_name = "BYTES", env = "TIDEGATE_RETENTION_BYTES")]
+    pub retention_bytes: Option<NonZeroU64>,
 }
 
 /// Arguments of `check`.

@@ -168,6 +168,7 @@ fn read_with(core: &mut Core, through: u64, effects: Vec<Effect>, materialized: 
         registry: RegistryGeneration(1),
         processed: Lsn(through),
         written: None,
+        removed: None,
     };
     let batch = EffectBatch {
         anchor,

@@ -47,6 +47,12 @@ fn config(url: String, capture: &Capture) -> Config {
     if let Some(bytes) = capture.message_bytes_max {
         limits.message_bytes_max = bytes.get();
     }
+    if let Some(seconds) = capture.retention_seconds {
+        limits.retention_age = Duration::from_secs(seconds);
+    }
+    if let Some(bytes) = capture.retention_bytes {
+        limits.retention_bytes = bytes.get();
+    }
     config
 }
 
@@ -95,5 +101,17 @@ mod tests {
             (7, 8, 9)
         );
         assert!(parsed(&["--message-bytes-max=0"]).is_err());
+    }
+
+    #[test]
+    fn retention_is_never_shorter_than_whoever_catches_up_needs() {
+        let own = config(String::new(), &parsed(&[]).expect("no arguments")).limits;
+        assert!(own.retention_age >= own.retention_min);
+        let set = ["--retention-seconds=900", "--retention-bytes=1"];
+        let set = config(String::new(), &parsed(&set).expect("arguments")).limits;
+        assert_eq!((set.retention_age, set.retention_bytes), (Duration::from_secs(900), 1));
+        let refused = parsed(&["--retention-seconds=899"]).expect_err("too short").to_string();
+        assert!(refused.contains("899 is not in 900.."), "{refused}");
+        assert!(parsed(&["--retention-bytes=0"]).is_err());
     }
 }

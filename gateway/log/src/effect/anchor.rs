@@ -32,6 +32,8 @@ pub struct Anchor {
     pub processed: Lsn,
     /// End of the WAL where it is made; `None`: this server only follows another one.
     pub written: Option<Lsn>,
+    /// Effects of transactions up to here may have been removed; `None`: none ever was.
+    pub removed: Option<Lsn>,
 }
 
 impl Anchor {
@@ -63,6 +65,7 @@ impl Anchor {
             registry: RegistryGeneration(fields.event()? as i32),
             processed: fields.processed()?,
             written: fields.written()?,
+            removed: fields.removed()?,
         })
     }
 
@@ -107,7 +110,8 @@ mod tests {
             server: ServerIdentity { system: 7, timeline: 1 },
         };
         let (tip, processed, written) = (Some(Lsn(100)), Lsn(150), Some(Lsn(300)));
-        let primary = Anchor { lineage, tip, registry: RegistryGeneration(1), processed, written };
+        let primary =
+            Anchor { lineage, tip, registry: RegistryGeneration(1), processed, written, removed: None };
         let standby = Anchor { written: None, ..primary };
         for (commit, lost, lost_by_a_standby) in [
             (99, false, false),

@@ -218,6 +218,10 @@ impl EffectLog {
         places: [Option<Lsn>; 2],
         marks: &mut BTreeMap<Lsn, Vec<u8>>,
     ) -> Result<(), EffectLogError> {
+        // What lies between here and there is not all there any more.
+        if anchor.removed > places[0] {
+            return Err(EffectLogError::LineageChanged("kept part of the history"));
+        }
         let mut known = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         for place in places.into_iter().flatten() {
             // A place whose record was never seen, such as the one that the log was opened at, has nothing to differ from.

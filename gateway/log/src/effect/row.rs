@@ -77,14 +77,18 @@ impl<'r> Fields<'r> {
         self.array(KIND).map(i32::from_be_bytes)
     }
 
-    pub fn lsn(&self) -> Result<Option<Lsn>, EffectLogError> {
-        match self.optional(LSN)? {
+    fn optional_lsn(&self, column: usize) -> Result<Option<Lsn>, EffectLogError> {
+        match self.optional(column)? {
             None => Ok(None),
             Some(bytes) => {
                 let bytes = bytes.try_into().map_err(|_| malformed("a WAL position has another width"))?;
                 Ok(Some(Lsn(u64::from_be_bytes(bytes))))
             }
         }
+    }
+
+    pub fn lsn(&self) -> Result<Option<Lsn>, EffectLogError> {
+        self.optional_lsn(LSN)
     }
 
     pub fn some_lsn(&self) -> Result<Lsn, EffectLogError> {
@@ -102,11 +106,12 @@ impl<'r> Fields<'r> {
 
     /// Of an anchor.
     pub fn written(&self) -> Result<Option<Lsn>, EffectLogError> {
-        if self.optional(ROW)?.is_none() {
-            Ok(None)
-        } else {
-            self.array(ROW).map(|bytes| Some(Lsn(u64::from_be_bytes(bytes))))
-        }
+        self.optional_lsn(ROW)
+    }
+
+    /// Of an anchor.
+    pub fn removed(&self) -> Result<Option<Lsn>, EffectLogError> {
+        self.optional_lsn(DIGEST)
     }
 
     pub fn effect(&self) -> Result<i32, EffectLogError> {

@@ -2,7 +2,7 @@
 -- Caller: each statement of the gateway that reads effects, grants or projections. Rides: one-row tables.
 with anchor as materialized (
     select p.generation, g.token, g.state_id, p.materialized_commit_lsn as tip, p.registry_generation,
-           p.processed_end_lsn as processed, (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
+           p.processed_end_lsn as processed, (select r.removed_through from tidegate.retention r where r.generation = p.generation) as removed, (select system_identifier from pg_catalog.pg_control_system()) as system_identifier,
            -- Where history is made, no position beyond this has ever been part of it. A standby cannot say.
            case when not pg_catalog.pg_is_in_recovery() then pg_catalog.pg_current_wal_flush_lsn() end as written,
            ('x' || case when pg_catalog.pg_is_in_recovery()

@@ -1,6 +1,6 @@
 -- The tail: whole source transactions after $2 with their effects, grant changes and materialized mutations, and the pending
 -- mutations of all clients, in one snapshot; and marks of the transactions where the reader stood and will stand.
--- Caller: EffectLog::read_all. Rides: source_transaction's key, effect_by_commit, grant_effect's key,
+-- Caller: EffectLog::read_all. Rides: source_transaction's key, effect_in_order, grant_effect's key,
 -- write_fence_materialized, write_fence_pending, the unique index on s<state>_scope.name_hash, subject_grant's key.
 -- $1 generation, $2 after, $3 transactions, $4 effects, $5 bytes, $6 pending mutations, $7 whether to name the scopes,
 -- $8 hashes of scopes to tell about, $9 hashes of subjects whose grants to tell.

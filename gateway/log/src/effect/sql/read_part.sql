@@ -1,6 +1,6 @@
 -- One part of a source transaction that is too large to be read whole, in order of scope, event and effect, after ($3, $4, $5).
 -- Its grant changes come with the first part: removals take effect before its pages (V7). Its mutations come with the last.
--- Caller: EffectLog::read_all. Rides: effect_by_commit. Each part reads and partly sorts the transaction's rest.
+-- Caller: EffectLog::read_all. Rides: effect_in_order, so that a part costs what it brings.
 -- $1 generation, $2 commit position, $3 scope, $4 event, $5 effect, $6 rows, $7 bytes, $8 pending mutations, $9 whether to
 -- name the scopes, $10 the transaction before.
 , candidates as materialized (

@@ -152,7 +152,14 @@ impl World {
     pub(super) fn anchor(&self) -> Anchor {
         let tip = self.tip();
         let written = tip.map_or(Lsn(1), |tip| Lsn(tip.0 + 1));
-        Anchor { lineage: self.press.lineage, tip, registry: SV, processed: written, written: Some(written) }
+        Anchor {
+            lineage: self.press.lineage,
+            tip,
+            registry: SV,
+            processed: written,
+            written: Some(written),
+            removed: None,
+        }
     }
 
     /// As the adapter reads: whole transactions within bounds, a large one in parts.
