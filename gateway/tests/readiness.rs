@@ -160,24 +160,88 @@ const BREAKS: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
+/// Breaks what the table has for this check, one thing at a time, and repairs it.
+async fn fails_alone_and_clears(f: &Fixture, check: &str) {
+    start_stream(f).await;
+    let readiness = Readiness::new(f.db.pool.clone(), config(f));
+    let report = readiness.report().await;
+    assert_eq!(failing(&report), [] as [&str; 0], "{report:?}");
+    let of_it: Vec<_> = BREAKS.iter().filter(|(name, ..)| *name == check).collect();
+    assert!(!of_it.is_empty(), "nothing breaks {check}");
+    for (_, broken, part, repair) in of_it {
+        f.sql(broken).await;
+        let report = readiness.report().await;
+        assert_eq!(failing(&report), [check], "after: {broken}\n{report:?}");
+        assert!(reason(&report, check).contains(part), "after: {broken}\n{}", reason(&report, check));
+        let found = report.check(check).expect("the check");
+        assert!(found.advice.is_some() && found.since.is_some(), "{found:?}");
+        f.sql(repair).await;
+        let report = readiness.report().await;
+        assert_eq!(failing(&report), [] as [&str; 0], "repaired by: {repair}\n{report:?}");
+    }
+}
+
 pg_test!(
     Slots,
-    async fn h_each_check_fails_alone_by_name_and_clears(f: Fixture) {
-        start_stream(&f).await;
-        let config = config(&f);
-        let report = look(&f.db.pool, &config).await;
-        assert_eq!(failing(&report), [] as [&str; 0], "{report:?}");
-        for (name, broken, part, repair) in BREAKS {
-            f.sql(broken).await;
-            let report = look(&f.db.pool, &config).await;
-            assert_eq!(failing(&report), [*name], "after: {broken}\n{report:?}");
-            assert!(reason(&report, name).contains(part), "after: {broken}\n{}", reason(&report, name));
-            assert!(report.check(name).and_then(|check| check.advice).is_some());
-            f.sql(repair).await;
-            let report = look(&f.db.pool, &config).await;
-            assert_eq!(failing(&report), [] as [&str; 0], "repaired by: {repair}\n{report:?}");
-        }
-        let names: Vec<_> = look(&f.db.pool, &config).await.checks.iter().map(|check| check.name).collect();
+    async fn h2_the_one_database_fails_alone_by_name_and_clears(f: Fixture) {
+        fails_alone_and_clears(&f, "database").await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn h3_the_worker_fails_alone_by_name_and_clears(f: Fixture) {
+        fails_alone_and_clears(&f, "worker").await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn h4_the_registry_fails_alone_by_name_and_clears(f: Fixture) {
+        fails_alone_and_clears(&f, "registry").await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn h5_the_triggers_fail_alone_by_name_and_clear(f: Fixture) {
+        fails_alone_and_clears(&f, "triggers").await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn h6_the_publication_fails_alone_by_name_and_clears(f: Fixture) {
+        fails_alone_and_clears(&f, "publication").await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn h8_poison_fails_alone_by_name_and_clears(f: Fixture) {
+        fails_alone_and_clears(&f, "poison").await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn h9_the_ordering_fails_alone_by_name_and_clears(f: Fixture) {
+        fails_alone_and_clears(&f, "ordering").await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn h11_the_commit_lag_fails_alone_by_name_and_clears(f: Fixture) {
+        fails_alone_and_clears(&f, "commit_lag").await;
+    }
+);
+
+pg_test!(
+    Slots,
+    async fn h_every_check_is_in_the_report_in_this_order(f: Fixture) {
+        let report = look(&f.db.pool, &config(&f)).await;
+        let names: Vec<_> = report.checks.iter().map(|check| check.name).collect();
         assert_eq!(
             names,
             [
