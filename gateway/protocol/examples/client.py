@@ -74,7 +74,7 @@ class Client:
         print(f"step {self.steps}: {len(self.scope.rows)} rows, digest verified")
 
     async def push(self, table_name, key, column, value):
-        table = self.tables[table_name]
+        table = self.tables.get(table_name) or sys.exit(f"no table {table_name}; there are {', '.join(self.tables)}")
         kind = dict((name, wire) for name, wire, _nullable in table["cols"])
         parse = lambda name, text: int(text) if kind[name] in ("int", "int64") else text
         key = parse(table["cols"][table["key"]][0], key)
