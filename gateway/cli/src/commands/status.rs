@@ -4,12 +4,17 @@ use crate::args::Args;
 use crate::{connect, output, target};
 use sqlx::Connection;
 use std::process::ExitCode;
+use std::time::Duration;
 use tidegate_gateway::readiness::{self, ReadinessConfig, Report};
+
+/// Longest wait for each answer: a person who asks once would rather wait than not know.
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Prints every check, or the one thing that comes before all of them; fails unless all are good.
 pub async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = target::connect_options(&target::database_url(args)?)?;
-    let config = ReadinessConfig::new(target::database_name(&options));
+    let mut config = ReadinessConfig::new(target::database_name(&options));
+    config.timeout = TIMEOUT;
     let report = match connect::once(&options).await {
         Ok(connection) => {
             connection.close().await.ok();
