@@ -6,6 +6,7 @@ use tidegate_log::Bounds;
 use tidegate_protocol::SessionLimits;
 
 use crate::auth::AuthConfig;
+use crate::catch_up::CatchUpBounds;
 use crate::hub::{HubBounds, HubConfig, PageBounds};
 use crate::push::PushConfig;
 use crate::readiness::ReadinessConfig;
@@ -111,6 +112,10 @@ pub struct Limits {
     pub ahead_max: Duration,
     /// Told in `capture_pending`.
     pub capture_retry: Duration,
+    /// Bytes of resumed stretches that are kept for others who resume from the same place.
+    pub catch_up_bytes_max: usize,
+    /// How long they are kept.
+    pub catch_up_age_max: Duration,
     /// A resume replays at least this many effects before a rebuild may be cheaper.
     pub replay_min: u64,
     /// Rows of one rebuild page.
@@ -157,6 +162,8 @@ impl Default for Limits {
             pending_max: 50_000,
             ahead_max: Duration::from_secs(5),
             capture_retry: Duration::from_millis(250),
+            catch_up_bytes_max: 32 << 20,
+            catch_up_age_max: Duration::from_secs(10),
             replay_min: 1000,
             rebuild_rows_max: 5000,
             rebuild_bytes_max: 256 << 10,
@@ -182,6 +189,7 @@ impl Limits {
                 window_bytes_max: self.window_bytes_max,
                 idle_feeds_max: self.idle_feeds_max,
             },
+            catch_up: CatchUpBounds { bytes_max: self.catch_up_bytes_max, age_max: self.catch_up_age_max },
             rebuild: RebuildBounds {
                 page_rows_max: self.rebuild_rows_max,
                 page_bytes_max: self.rebuild_bytes_max,

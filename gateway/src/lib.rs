@@ -5,6 +5,7 @@
 //! restart costs latency, never data. Gateway and capture never import each other; they meet in PostgreSQL.
 
 pub mod auth;
+pub mod catch_up;
 pub mod config;
 pub mod failpoints;
 mod gateway;

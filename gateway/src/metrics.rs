@@ -56,4 +56,12 @@ fn describe() {
     describe_histogram!("tidegate_push_seconds", Unit::Seconds, "Time from a push to its answer");
     describe_counter!("tidegate_push_mutations_total", "Outcomes told to clients, by status");
     describe_counter!("tidegate_push_errors_total", "Pushes not decided, by error code");
+    describe_counter!(
+        "tidegate_catch_up_reads_total",
+        "Stretches of the log read for sessions that catch up"
+    );
+    describe_counter!(
+        "tidegate_catch_up_shared_total",
+        "Stretches of the log that another session had read already"
+    );
 }

@@ -13,6 +13,7 @@ use tidegate_model::{Lsn, RegistryGeneration};
 use tokio::sync::{mpsc, watch};
 
 use super::{Core, HubBounds, KeyError, KeyRing, Mailbox, MemberId, PageBounds, Press, Request};
+use crate::catch_up::{CatchUpBounds, CatchUps};
 use crate::failpoints;
 use crate::grants::StaticGrants;
 use crate::rebuild::{RebuildBounds, Rebuilds};
@@ -27,6 +28,8 @@ pub struct HubConfig {
     pub page: PageBounds,
     /// Bounds of memory.
     pub memory: HubBounds,
+    /// Bounds of what sessions that catch up share.
+    pub catch_up: CatchUpBounds,
     /// Bounds of rebuilds.
     pub rebuild: RebuildBounds,
     /// Longest wait for a wake before looking anyway.
@@ -46,6 +49,8 @@ pub struct Epoch {
     log: Arc<EffectLog>,
     /// The log, as sessions read it: on connections of their own.
     pub reader: EffectLog,
+    /// Stretches of the log that sessions share.
+    pub catch_ups: CatchUps,
     /// Rebuild pages.
     pub rebuilds: Rebuilds,
     /// What makes its pages.
@@ -222,6 +227,7 @@ async fn open(pools: &Pools, config: &HubConfig, next_member: &Arc<AtomicU64>) -
     let core = Core::new(press.clone(), config.memory, rules, log.opened_at());
     let epoch = Arc::new(Epoch {
         reader: log.with_pool(pools.reads.clone()),
+        catch_ups: CatchUps::new(config.catch_up),
         rebuilds: Rebuilds::new(pools.reads.clone(), press.clone(), registries.clone(), config.rebuild),
         log,
         press,

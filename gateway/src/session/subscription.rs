@@ -111,7 +111,7 @@ impl Subscription {
 }
 
 /// What a read of one scope found, already encoded.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ScopePages {
     /// In order.
     pub pages: Vec<Arc<Page>>,
@@ -123,6 +123,13 @@ pub struct ScopePages {
     pub row_count: u64,
     /// Effects from where the read began, counted up to the limit asked for.
     pub replay_count: u64,
+}
+
+impl ScopePages {
+    /// Bytes of its pages.
+    pub fn bytes(&self) -> usize {
+        self.pages.iter().map(|page| page.bytes()).sum()
+    }
 }
 
 /// How a scope stood at a point.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tidegate_log::{Bounds, ClientKey, EffectLogError, EffectPosition, ScopeState};
 use tidegate_model::{GenerationId, Lsn, Point};
 
+use crate::catch_up::Beginning;
 use crate::hub::{Epoch, Feed, Stretch};
 use crate::rebuild::{RebuildError, RebuildFrom, RebuildPage, RunPosition};
 use crate::registry::RegistryError;
@@ -64,7 +65,7 @@ impl Patience {
     }
 }
 
-/// One stretch of a scope, encoded for this session alone.
+/// One stretch of a scope, shared with whoever asks from the same place.
 pub(super) async fn read_scope(
     epoch: &Epoch,
     feed: &Feed,
@@ -74,8 +75,11 @@ pub(super) async fn read_scope(
     bounds: Bounds,
 ) -> Option<ScopePages> {
     let mut patience = Patience::new("scope");
+    let beginning = Beginning { number: feed.number, after, replay_count_max };
+    let end = Point::TransactionEnd { commit_lsn: through };
+    let read = || read_scope_once(epoch, feed, after, through, replay_count_max, bounds);
     loop {
-        match read_scope_once(epoch, feed, after, through, replay_count_max, bounds).await {
+        match epoch.catch_ups.get(beginning, end, &read).await {
             Ok(pages) => return Some(pages),
             Err(error) => {
                 if !patience.after(error).await {
