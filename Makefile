@@ -4,6 +4,9 @@ CARGO ?= cargo
 NPM   ?= npm
 # nextest runs each test in a process of its own; plain `cargo test` serves where it is not installed.
 RUST_TESTS := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo "nextest run" || echo "test")
+ifeq ($(TIDEGATE_SCALE),full)
+export NEXTEST_PROFILE ?= full
+endif
 BIN := target/debug/tidegate
 
 .PHONY: demo test test-rust test-sdk test-e2e test-load faults build lint

@@ -2,8 +2,7 @@
 //!
 //! In a usual run an hour is compressed six hundred times: every interval of the worker and the server's own checkpoints, not the
 //! number of bytes that anything writes. With `TIDEGATE_SCALE=full` the clock is the real one and each run takes ten minutes, which
-//! is not an hour: that what is retained does not grow from one half to the other is what says the hour would end alike. Run it by
-//! `cargo test`, for nextest ends a test after five minutes.
+//! is not an hour: that what is retained does not grow from one half to the other is what says the hour would end alike.
 
 use crate::world::standing::SLOT;
 use crate::world::{ITEMS, World, full_scale};
